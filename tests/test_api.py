@@ -142,7 +142,16 @@ def test_a_run_says_what_it_came_to(bandit, path):
 
 def test_the_run_directory_is_complete(bandit):
     assert {x.name for x in bandit.path.iterdir()} == {
-        *("config.json", "metrics.jsonl", "summary.json", "learning_curve.png", "best", "last", "checkpoints")
+        *(
+            "config.json",
+            "metrics.jsonl",
+            "summary.json",
+            "learning_curve.png",
+            "best.safetensors",
+            "last.safetensors",
+            "checkpoints",
+        ),
+        ".lock",
     }
     rows = RunDirectory.open(bandit.path).load_metrics()
     assert {row["seed"] for row in rows} == {3, 4}

@@ -226,7 +226,7 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
         train()
     if updates:
         (run,) = (tmp_path / "runs").iterdir()
-        assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]
+        assert sorted(path.name for path in run.iterdir()) == [".lock", "config.json", "metrics.jsonl"]
     else:
         assert list(tmp_path.iterdir()) == []
 
@@ -262,7 +262,7 @@ def test_a_full_disk_costs_only_what_cannot_be_written(tmp_path, monkeypatch, ca
     )
     assert "best policies   IQM" in told.out
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        *("checkpoints", "config.json", "learning_curve.png", "metrics.jsonl", "summary.json")
+        *(".lock", "checkpoints", "config.json", "learning_curve.png", "metrics.jsonl", "summary.json")
     ]
 
 

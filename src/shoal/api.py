@@ -1,6 +1,6 @@
 """The functions of `import shoal`: train, sweep, tune, evaluate, load, rollout and check."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from shoal.search.space import from_words as space_from_words
 from shoal.search.sweep import SearchOptions, Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
 from shoal.show import reports
+from shoal.show.listeners import check_listeners
 from shoal.show.progress import Activity, format_duration
 from shoal.show.recording import Rendered
 from shoal.types import Environment, TimeStep, restart, transition
@@ -148,6 +149,7 @@ def train(
     from_step: int | str = "",
     variants: Mapping[str, Mapping[str, float]] | None = None,
     eval_env: Mapping[str, Any] | None = None,
+    listeners: Sequence[Any] = (),
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -165,13 +167,16 @@ def train(
         floats, arguments of the optimiser (`optimizer_args.eps`), parameters of the environment (`env.gravity`). Each
         variant is trained with every seed; None trains one, without a label.
       eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      listeners: objects with methods `on_start`, `on_training`, `on_evaluation` or `on_end`, which are told of the run
+        and may stop it.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
-      the run; `run.summary["absolute"]["iqm"]` is its score.
+      the run; `run.summary["absolute"]["iqm"]` is its score, unless `absolute_episodes=0` leaves that out.
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
       SavingError: the run was trained, but a part of it could not be written; its `run` is the result.
     """
+    call = _call(progress, listeners)
     if environment is not None and not isinstance(environment, str):
         environment_of(environment, {})
     check_algorithm(algorithm)
@@ -187,7 +192,11 @@ def train(
         evaluation_parameters=None if eval_env is None else arguments.mapping("eval_env", eval_env),
         overrides=settings,
     )
-    return run_experiment(experiment, Call(progress=arguments.boolean("progress", progress)))
+    return run_experiment(experiment, call)
+
+
+def _call(progress: Any, listeners: Any) -> Call:
+    return Call(progress=arguments.boolean("progress", progress), listeners=check_listeners(listeners))
 
 
 def _variants_of(variants: Any) -> list[Variant] | None:
@@ -205,6 +214,7 @@ def resume(
     environment: Environment | None = None,
     score: Callable[..., Any] | None = None,
     eval_metrics: Callable[..., Any] | None = None,
+    listeners: Sequence[Any] = (),
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -221,6 +231,7 @@ def resume(
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
+      listeners: as in `train`.
       **settings: those that change: `total_steps`, to go on from a finished run, numbers of the algorithm that are
         data (such as its learning rate), and those of checkpoints and log points.
     Returns:
@@ -230,6 +241,7 @@ def resume(
         change.
       SavingError: as `train`.
     """
+    call = _call(progress, listeners)
     finished = run.finished if isinstance(run, TrainedRun) else None
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
@@ -242,7 +254,7 @@ def resume(
         environment,
         functions={name: function for name, function in functions.items() if function is not None},
         overrides=settings,
-        call=Call(progress=arguments.boolean("progress", progress)),
+        call=call,
         finished=finished,
         from_step=str(from_step),
     )

@@ -128,6 +128,20 @@ VARIANTS = {
         {"critic_learning_rate": 1e-3, "critic_update_epochs": 6, "critic_optimizer": "sgd"},
     ),
     "kl_stop": ("CartPole-v1", {"target_kl": 0.01, "norm_adv": "batch"}),
+    "categorical": (
+        "CartPole-v1",
+        {"value_head": "categorical", "value_low": 0.0, "value_high": 50.0, "value_loss": "hl_gauss"},
+    ),
+    "categorical_shared": (
+        "CartPole-v1",
+        {"value_head": "categorical", "value_low": -9.0, "value_high": 9.0, "value_loss": "two_hot"}
+        | {
+            "shared_torso": True,
+            "norm_value": "running",
+            "recompute": "epoch",
+            "advantage": "lambda_returns",
+        },
+    ),
     "adaptive": ("CartPole-v1", {"lr_schedule": "adaptive", "layer_norm": True}),
     "normal": ("Pendulum-v1", {}),
     "clipped": ("Pendulum-v1", {"action_scaling": "clip", "state_dependent_std": True}),

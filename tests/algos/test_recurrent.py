@@ -91,6 +91,11 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
         "trials",
         {"core": "gru", "memory_lasts": "episode", **ALL_INPUTS},
     ),
+    "gru, kept over the ends of episodes": ("discrete", {"core": "gru", "memory_lasts": "run", **ALL_INPUTS}),
+    "lstm, shared, kept over the ends of episodes": (
+        "box",
+        {"core": "lstm", "shared_torso": True, "memory_lasts": "run", **ALL_INPUTS},
+    ),
     "mingru, noise, normalised, no layer before": (
         "box",
         {
@@ -229,14 +234,14 @@ def test_every_pattern_of_resets_is_there():
     assert not (first & last).any()
 
 
-@pytest.mark.quick("mingru, noise, normalised, no layer before")
+@pytest.mark.quick("mingru, noise, normalised, no layer before", "gru, kept over the ends of episodes")
 @pytest.mark.rare()
 def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
     _, values, replayed_values, _ = variant
     np.testing.assert_allclose(replayed_values, values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.quick("mingru, noise, normalised, no layer before")
+@pytest.mark.quick("mingru, noise, normalised, no layer before", "gru, kept over the ends of episodes")
 @pytest.mark.rare()
 def test_the_first_minibatch_has_ratio_one_at_each_chunk_length(variant):
     trajectory, _, _, found = variant
@@ -285,6 +290,50 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     assert before > 1e-3
     assert (after == 0) == (lasts == "episode")
     assert (log_prob[3, 0] == log_prob[3, 1]) == (lasts == "episode")
+
+
+@pytest.mark.parametrize("lasts", ["trial", "run"])
+def test_the_memory_lasts_over_the_ends_of_episodes_or_not(lasts):
+    """What was seen before an end, and the reward with which it came, count after it; the last action does not."""
+    config = struct.as_arrays(made(core="gru", memory_lasts=lasts, **ALL_INPUTS))
+    algorithm = config.algorithm(DISCRETE)
+
+    @jax.jit
+    def played(observations, rewards):
+        policy = algorithm.policy(algorithm.init(jax.random.key(0), 3), Clock.zero())
+
+        def step(memory, inputs):
+            x, reward, first, last = inputs
+            flags = {"first": jnp.broadcast_to(first, (3,)), "last": jnp.broadcast_to(last, (3,))}
+            timestep = TimeStep(x, reward, jnp.ones(3), **flags)
+            memory, *_ = algorithm.act(policy, memory, timestep, jax.random.key(1), greedy=True)
+            return memory, jax.tree.leaves(memory)[0]
+
+        ends = jnp.array([[1, 0, 0, 1], [0, 0, 1, 0]], bool)
+        return jax.lax.scan(step, algorithm.memory((3,)), (observations, rewards, *ends))[1]
+
+    # The second differs from the first in a step of the first episode, the third in the reward with which it ended.
+    observations = np.full((4, 3, 2), 0.5, np.float32)
+    observations[1, 1] = -2.0
+    rewards = np.zeros((4, 3), np.float32)
+    rewards[2, 2] = 3.0
+    carry = np.asarray(played(observations, rewards))
+    assert (carry[2, 1:] != carry[2, 0]).any(axis=-1).all()
+    assert (carry[3, 1:] != carry[3, 0]).any(axis=-1).tolist() == [lasts == "run"] * 2
+
+
+def test_whole_streams_have_ratio_one_where_the_memory_lasts_over_ends():
+    config = struct.as_arrays(made(core="gru", memory_lasts="run", recompute="minibatch", **ALL_INPUTS))
+
+    @jax.jit
+    def ratios(key):
+        learner, trajectory, _ = acted(config, DISCRETE, key)
+        rows = ppo.prepare(config, DISCRETE, (), learner, trajectory).rows
+        batch, distribution, _ = minibatches.evaluate(learner.shared.network, rows)
+        return actions.log_prob(distribution, batch.raw_action) - batch.log_prob, batch.weight
+
+    ratio, weight = map(np.asarray, ratios(jax.random.key(0)))
+    np.testing.assert_allclose(ratio[weight > 0], 0.0, atol=2e-5)
 
 
 def test_the_critics_memory_goes_on_with_the_next_rollout():

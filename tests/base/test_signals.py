@@ -255,15 +255,9 @@ with signals.handle(command_line=True) as stop:
     assert process.end() == (75, "", sentence)
 
 
-def test_an_end_at_once_cleans_up_and_flushes(child, tmp_path):
-    (tmp_path / "part.tmp").touch()
-    script = f"""
-from pathlib import Path
-signals.CLEANUP_SECONDS = 0.3
-with signals.handle(command_line=True) as stop:
-    stop.cleanups.append(lambda: time.sleep(60))  # called last
-    stop.cleanups.append(Path({str(tmp_path / "part.tmp")!r}).unlink)
-    stop.cleanups.append(lambda: 1 // 0)
+def test_an_end_at_once_flushes(child):
+    script = """
+with signals.handle(command_line=True):
     sys.stdout = open(1, "w")  # with a buffer, whatever the environment asks for
     print("buffered")
     inside_c("ready")
@@ -271,7 +265,6 @@ with signals.handle(command_line=True) as stop:
     process = child(script)
     process.send(signal.SIGTERM)
     assert process.end() == (75, "buffered\n", f"{Phase.STARTING.value}\n")
-    assert not list(tmp_path.iterdir())
 
 
 BROKEN = {
@@ -292,10 +285,12 @@ os.set_blocking(2, True)
 }
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.TRAINING])
+@pytest.mark.parametrize(
+    ("phase", "command_line"), [(Phase.STARTING, True), (Phase.TRAINING, True), (Phase.TRAINING, False)]
+)
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_standard_error_does_no_harm(child, how, phase):
-    process = child(BROKEN[how] + in_phase(phase))
+def test_a_broken_standard_error_does_no_harm(child, how, phase, command_line):
+    process = child(BROKEN[how] + in_phase(phase, command_line))
     if how == "closed by its reader":
         process.process.stderr.close()
         process.process.stderr = None
@@ -311,17 +306,22 @@ def test_a_terminal_gets_its_cursor_back(child):
     import pty  # only POSIX has it
 
     terminal, end = pty.openpty()
-    process = child(in_phase(Phase.STARTING), stderr=end)
+    process = child("signals.WRITING_SECONDS = 60\n" + in_phase(Phase.STARTING), stderr=end)
     os.close(end)
     process.send(signal.SIGINT)
     assert process.process.wait(60) == 75
-    assert os.read(terminal, 1000).decode().split() == [*Phase.STARTING.value.split(), "\x1b[?25h"]
+    written = b""
+    with contextlib.suppress(OSError):  # of Linux at the end; the kernel may pass the text on in parts
+        while part := os.read(terminal, 1000):
+            written += part
     os.close(terminal)
+    assert written.decode().split() == [*Phase.STARTING.value.split(), "\x1b[?25h"]
 
 
-def test_a_forked_child_has_the_handlers_from_before(child):
-    script = """
-with signals.handle(command_line=True) as stop:
+@pytest.mark.parametrize("command_line", [True, False])
+def test_a_forked_child_has_the_handlers_from_before(child, command_line):
+    script = f"""
+with signals.handle(command_line={command_line}) as stop:
     stop.phase(Phase.TRAINING)
     tell("ready")
     if os.fork() == 0:
@@ -336,7 +336,7 @@ with signals.handle(command_line=True) as stop:
     tell(os.waitstatus_to_exitcode(status), stop.requested, signal.set_wakeup_fd(-1) != -1)
 """
     process = child(script)
-    assert process.end()[:2] == (0, "3 False True\n")
+    assert process.end()[:2] == (0, f"3 False {command_line}\n")
 
 
 # The command line's `main`.
@@ -377,7 +377,8 @@ def test_the_exit_status_of_a_command(child, body, number, status, line):
 
 
 def test_a_command_that_saves_nothing_is_interrupted_as_before(child):
-    body = "tell(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL); signal.pause()"
+    # Many short waits: Python calls no handler between its last look and the beginning of a long one.
+    body = "tell(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL); [time.sleep(0.01) for _ in range(6000)]"
     process = child(COMMAND.format(body=body, command="envs"))
     process.await_line("True")
     process.send(signal.SIGINT)
@@ -407,13 +408,15 @@ def test_ctrl_c_is_requested_and_a_second_one_raises(capsys, monkeypatch, phase)
     assert capsys.readouterr().err == line
 
 
-def test_a_call_within_c_is_answered_and_raises_when_it_is_back(child):
-    process = child(in_phase(Phase.TRAINING, command_line=False))
+def test_a_call_within_c_is_answered_when_it_is_back(child):
+    process = child(in_phase(Phase.TRAINING, command_line=False) + "    while True: time.sleep(0.01)")
     process.send(signal.SIGINT)
-    assert "finishing the current piece" in process.answer()[0]
-    process.send(signal.SIGINT)
-    time.sleep(0.1)
+    process.send(signal.SIGINT)  # two before it is back are one
     process.go_on()
+    assert "finishing the current piece" in process.answer()[0]
+    process.await_line("requested")
+    process.last_signal = time.monotonic()
+    process.send(signal.SIGINT)
     status, _, trace = process.end()
     assert status in PYTHONS_OWN and trace.endswith("\nKeyboardInterrupt\n")
 
@@ -483,6 +486,22 @@ def test_a_thread_receives_nothing():
     assert seen == [(True, False), (False, False)]
 
 
+def test_another_interpreter_receives_nothing():
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    interpreters = pytest.importorskip(name)
+    other = interpreters.create()
+    script = "with signals.handle(command_line={}) as stop: assert not stop.requested\n"
+    script = "from shoal.base import signals\n" + script.format(True) + script.format(False)
+    assert interpreters.run_string(other, script) is None
+    interpreters.destroy(other)
+
+
+def test_a_line_needs_no_lock_that_an_interrupted_thread_may_hold(capsys):
+    with threading._active_limbo_lock:  # as while the main thread starts a thread
+        signals.say("said")
+        assert capsys.readouterr().err == "said\n"
+
+
 def test_a_call_within_a_command_goes_by_the_commands_rules():
     with signals.handle(command_line=True) as command, signals.handle() as call:
         assert call is command
@@ -534,30 +553,14 @@ def test_handlers_are_restored_though_a_ctrl_c_is_pending(wakeup, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_wakeup_descriptor_that_was_closed_meanwhile_is_none():
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.fileno())
-    with signals.handle():
-        writer.close()
-    reader.close()
-    assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_signals_of_others_are_passed_on(wakeup):
+def test_a_call_leaves_the_wakeup_descriptor_to_others(wakeup):
     former = signal.signal(signal.SIGUSR1, lambda *_: None)
     with signals.handle() as stop:
         stop.phase(Phase.TRAINING)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGUSR1)
-        assert wakeup.recv(10) == bytes([signal.SIGUSR1])  # not that of Ctrl-C
+        assert wakeup.recv(10) == bytes([signal.SIGINT, signal.SIGUSR1])
     signal.signal(signal.SIGUSR1, former)
-
-
-def test_a_ctrl_c_that_is_left_to_python_is_passed_on(wakeup):
-    with pytest.raises(KeyboardInterrupt), signals.handle():
-        signal.raise_signal(signal.SIGINT)
-    assert wakeup.recv(10) == bytes([signal.SIGINT])
 
 
 def test_a_handler_of_the_users_own_is_called_while_starting():
@@ -568,20 +571,15 @@ def test_a_handler_of_the_users_own_is_called_while_starting():
     assert seen == [signal.SIGINT]
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_an_event_loop_may_replace_the_wakeup_descriptor(after):
-    """One that handles signals does, and leaves none behind."""
+def test_an_event_loop_within_a_call_may_set_a_wakeup_descriptor():
     with signals.handle() as stop:
         stop.phase(Phase.TRAINING)
         loop = asyncio.new_event_loop()
         loop.add_signal_handler(signal.SIGUSR1, loop.stop)
-        if not after:
-            signal.raise_signal(signal.SIGINT)
-            assert stop.requested
+        signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGUSR1)
         loop.run_forever()  # the loop's own signal still arrives
         loop.close()
-        signal.raise_signal(signal.SIGINT)
         assert stop.requested
     assert signal.set_wakeup_fd(-1) == -1
 

@@ -1,5 +1,8 @@
 import dataclasses
+import errno
+import fcntl
 import json
+import os
 
 import pytest
 
@@ -222,13 +225,34 @@ def test_a_directory_that_cannot_be_written(command, capsys, tmp_path):
     )
 
 
+def test_a_disk_without_locks(command, capsys, monkeypatch, tmp_path):
+    def fail(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert command("train", "CartPole-v1", "--run-dir", tmp_path / "run") == 2
+    assert capsys.readouterr().err == (
+        f"shoal: directory {str(tmp_path)!r} cannot be locked: Function not implemented.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- real runs
 
 
 def test_a_run_leaves_its_result_and_its_files(trained):
     done, path = trained
     assert {x.name for x in path.iterdir()} == {
-        *("config.json", "metrics.jsonl", "summary.json", "learning_curve.png", "best", "last", "checkpoints")
+        *(
+            "config.json",
+            "metrics.jsonl",
+            "summary.json",
+            "learning_curve.png",
+            "best.safetensors",
+            "last.safetensors",
+            "checkpoints",
+        ),
+        ".lock",
     }
     summary = RunDirectory.open(path).load_summary()
     assert f"IQM {summary['absolute']['iqm']:.2f}" in done.stdout
@@ -274,3 +298,26 @@ def test_the_help_and_the_flags_have_the_settings_of_the_network(command, decide
     capsys.readouterr()
     assert command("train", "CartPole-v1", "--network", "wide_net:Wide", "--widht", "8") == 2
     assert "did you mean '--width'" in capsys.readouterr().err
+
+
+def test_the_help_and_the_flags_have_the_settings_of_a_torso(command, decide, capsys, tmp_path):
+    (tmp_path / "scaled_torso.py").write_text(
+        "from shoal.nets.mlp import MLP\nfrom shoal.config.struct import struct\n"
+        "\n\n@struct\nclass Scaled:\n"
+        '    """Scaled."""\n\n    breadth: int = 16\n    """Gives its layer this width."""\n\n'
+        "    def build(self, space, key):\n        return MLP(space.shape[0], (self.breadth,), key=key)\n"
+    )
+    with pytest.raises(SystemExit):
+        command("train", "CartPole-v1", "--critic-encoder", "scaled_torso:Scaled", "--help-all")
+    page = capsys.readouterr().out
+    assert "--breadth INT" in page and "(default: 16)" in page and "--encoder-kernels" in page
+    asked = decide(
+        "CartPole-v1", "--encoder=scaled_torso:Scaled,mlp", "--breadth", "8", "--encoder-features", "9"
+    )
+    values = flat(asked.config)
+    assert values["encoder"] == "scaled_torso:Scaled,mlp" and values["breadth"] == 8
+    capsys.readouterr()
+    assert command("train", "CartPole-v1", "--breadth", "8") == 2
+    assert "has no flag '--breadth'" in capsys.readouterr().err
+    assert command("train", "CartPole-v1", "--encoder") == 2
+    assert "--encoder has no value; give it one" in capsys.readouterr().err

@@ -27,6 +27,7 @@ from shoal.base.files import link_new
 from shoal.disk import directory as module
 from shoal.disk import metrics_file
 from shoal.disk.directory import RunDirectory, parameters_sha256
+from shoal.disk.lock import Lock
 
 ARRAYS = {
     "actor/mlp/layers/0/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -362,6 +363,15 @@ def test_a_process_killed_before_it_had_made_its_run_is_in_nobodys_way(tmp_path)
         (path / "config.json").unlink()
 
 
+def test_the_lock_that_a_removed_run_left_is_in_nobodys_way(tmp_path):
+    """It stays, since another process may just have locked it."""
+    with Lock(tmp_path):
+        before = (tmp_path / ".lock").stat().st_ino
+        RunDirectory.check(tmp_path)
+        RunDirectory.create(tmp_path, "x", "y", {})
+    assert (tmp_path / ".lock").stat().st_ino == before
+
+
 def test_checking_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (None, tmp_path / "a" / "b", tmp_path):
@@ -382,7 +392,8 @@ def test_discarding_removes_what_was_made_and_nothing_else(tmp_path):
     created = RunDirectory.create(tmp_path / "runs" / "a" / "b", "x", "y", {})
     created.metrics_file().append([{"step": 0}])
     created.save_policy("best", {"w": np.ones(2)}, {})
-    created.discard()
+    with Lock(created.path):
+        created.discard()
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]  # it was there before
     there = tmp_path / "there"
     there.mkdir()

@@ -1,7 +1,6 @@
 """Real signals to real `shoal train` processes, in each phase; two processes on one directory."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -14,6 +13,7 @@ import pytest
 from killing import Workplace, names_in, train
 
 from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.lock import Lock
 
 # A background job of a shell script ignores Ctrl-C, and so do the processes that it starts.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -135,7 +135,8 @@ def assert_resumable(run_path):
     assert checkpoints.steps()
     assert all(checkpoints.problem(steps) == "" for steps in checkpoints.steps())
     assert not (run_path / "summary.json").exists()
-    assert not (run_path / ".lock").exists()
+    with Lock(run_path):
+        pass
 
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -167,8 +168,8 @@ def test_while_compiling(place, start, number):
 
 
 @pytest.mark.full
-def test_while_training_beside_a_second_process_and_then_on_another_host(place, start):
-    """SIGTERM saves; meanwhile the directory is refused to others, and afterwards an old lock does not hold it up."""
+def test_while_training_beside_a_second_process_and_then_again(place, start):
+    """SIGTERM saves; meanwhile the directory is refused to others; afterwards only a name is in the lock."""
     run_path = place.folder / "training"
     command = start(ENDLESS, run_path)
     command.wait_until(is_training(command))
@@ -185,10 +186,7 @@ def test_while_training_beside_a_second_process_and_then_on_another_host(place, 
     assert_resumable(run_path)
 
     saved = checkpoint_steps(run_path)[-1]
-    lock = run_path / ".lock"
-    other = {"host": "node7", "boot": "another", "process": 12, "start": "1", "token": "0" * 32}
-    lock.write_text(json.dumps(other))
-    os.utime(lock, (time.time() - 3600, time.time() - 3600))
+    (run_path / ".lock").write_text(f"process 12 of host 'node7'\n{'0' * 16}\n")
     again = start(ENDLESS, run_path)
     again.wait_until(is_training(again, since=saved))
     assert again.find(f"going on from the checkpoint at {saved:,} environment steps") is not None

@@ -226,6 +226,32 @@ def test_a_users_metrics_and_score():
     assert metrics["score"] == metrics["length_min"] == 2.0
 
 
+def test_a_seed_of_the_evaluations_fixes_their_episodes():
+    """For every update and every member; without it each evaluation has its own."""
+    start = untrained()
+
+    def returns(updates, member, seed, best=False):
+        run = dataclasses.replace(start, updates=jnp.int32(updates), key=jax.random.key(member))
+        run = dataclasses.replace(run, settings=run.settings._replace(eval_seed=seed))
+        play = jax.jit(evaluation.begin_evaluation, static_argnums=1)
+        (episodes,) = play(run, evaluation.Subject(best=best, episodes=EPISODES))
+        return values((episodes.state, episodes.key))
+
+    fixed = returns(0, 0, 7)
+    for changes in ((5, 0, 7), (0, 1, 7)):
+        assert_equal(returns(*changes), fixed)
+    for changes in ((0, 0, 8), (0, 0, -1), (0, 0, 7, True)):
+        assert any((x != fixed[name]).any() for name, x in returns(*changes).items())
+    assert any((x != returns(5, 0, -1)[name]).any() for name, x in returns(0, 0, -1).items())
+
+
+def test_consecutive_episodes_are_reported_by_their_place():
+    _, metrics = evaluated(eval_consecutive=2)
+    places = [metrics[f"info_return_of_episode_{k}_mean"] for k in range(2)]
+    assert metrics["return_mean"] == pytest.approx(sum(places)) == pytest.approx(metrics["score"])
+    assert metrics["length_min"] >= 4.0
+
+
 def test_an_unknown_score_names_the_nearest():
     with pytest.raises(ShoalError, match="score='return_men' is no metric of an evaluation; did you"):
         evaluated(score="return_men")

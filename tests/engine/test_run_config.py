@@ -62,6 +62,7 @@ def test_two_budgets_are_refused(settings, sentence):
         (10, {"eval_every": 34}, [0, 3, 6, 9, 10]),  # the nearest whole update
         (10, {"eval_every": 1}, list(range(11))),  # less than an update is each update
         (10, {"eval_every": 1000}, [0, 10]),
+        (10, {"eval_every": "never"}, []),
     ],
 )
 def test_evaluations_are_evenly_spaced(updates, settings, points):

@@ -132,6 +132,24 @@ for name, (names, words) in {
         "critic_only": names,
     }
     CASES[name] = Case(environment(type(name, (Walk,), body)), ("critic-only", "not-checked"), (words,))
+CASES["ActorOnlyToo"] = Case(
+    environment(
+        type(
+            "ActorOnlyToo",
+            (Walk,),
+            {
+                "observation_space": Dict({"eye": Box(-1, 1, (2,)), "state": Box(-1, 1, (2,))}),
+                "critic_only": ("state",),
+                "actor_only": ("state", "eyes"),
+            },
+        )
+    ),
+    ("actor-only", "not-checked"),
+    (
+        "actor_only names 'eyes', but observation_space has 'eye', 'state'",
+        "critic_only and actor_only both name 'state', which nobody is shown",
+    ),
+)
 CASES["CriticOnlyWithoutDict"] = Case(
     environment(type("CriticOnlyWithoutDict", (Walk,), {"critic_only": ("state",)})),
     ("critic-only", "not-checked"),

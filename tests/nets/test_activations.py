@@ -6,7 +6,8 @@ import pytest
 import scipy.special as sp
 
 from shoal.base.errors import ShoalError
-from shoal.nets.activations import ACTIVATIONS, activation
+from shoal.nets.activations import ACTIVATIONS, OF_ALL_FEATURES, activation
+from shoal.nets.mlp import MLP
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
@@ -20,6 +21,7 @@ FORMULAS = {
     "identity": lambda x: x,
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "log_sigmoid": sp.log_expit,
+    "none": lambda x: x,
     "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
@@ -34,9 +36,16 @@ FORMULAS = {
     "tanh": np.tanh,
 }
 
+OVER_FEATURES = {  # of rows of features
+    "softmax": lambda x: sp.softmax(x, axis=-1),
+    "log_softmax": lambda x: sp.log_softmax(x, axis=-1),
+    "normalise": lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5),
+}
+
 
 def test_every_name_has_a_formula_here():
-    assert FORMULAS.keys() == ACTIVATIONS.keys()
+    assert FORMULAS.keys() | OVER_FEATURES.keys() == ACTIVATIONS.keys()
+    assert OVER_FEATURES.keys() == set(OF_ALL_FEATURES)
 
 
 def test_formulas_and_finite_gradients():
@@ -57,3 +66,14 @@ def test_formulas_and_finite_gradients():
 def test_unknown_name_suggests_the_nearest():
     with pytest.raises(ShoalError, match=r"activation='tahn' .* did you mean 'tanh'\?"):
         activation("tahn")
+
+
+@pytest.mark.parametrize("name", OVER_FEATURES)
+@pytest.mark.parametrize("rows", [3, 40])
+def test_those_of_all_features_are_over_each_row_in_an_mlp_of_few_rows_and_of_many(name, rows):
+    x = np.random.default_rng(0).normal(size=(rows, 5)).astype(np.float32)
+    mlp = MLP(5, (7,), 2, activation=name, key=jax.random.key(0))
+    hidden = x @ np.asarray(mlp.layers[0].kernel).T
+    expected = OVER_FEATURES[name](hidden.astype(np.float64))
+    np.testing.assert_allclose(mlp.with_features(x)[1], expected, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(activation(name, 0)(hidden.T).T, expected, rtol=2e-5, atol=2e-6)

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from shoal.nets.encoders import KINDS, EncoderLayers
+
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 
 
 @pytest.mark.full
 def test_the_pages_code_runs():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
@@ -51,3 +53,9 @@ def test_the_page_names_every_module_and_helper(name):
 # Parts of others, and what only these files call.
 OWN = {"Dense", "LayerNorm", "head_for", "Cost", "even_atoms", "leading_shape"}
 OWN |= {"is_noisy", "apply_module", "keys_for", "concatenate_features", "factorised_noise", "dueling"}
+
+
+def test_the_table_of_torsos_has_every_kind_and_that_of_their_layers_every_setting():
+    page = PAGE.read_text()
+    names = [*KINDS, "module:Name", *(f"encoder_{x}" for x in EncoderLayers._fields if x != "channels_first")]
+    assert [name for name in (*names, "channels_first") if f"\n| `{name}` |" not in page] == []

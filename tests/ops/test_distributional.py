@@ -3,6 +3,9 @@
 The losses' formulas, weights, gradients and shapes are held by `test_transitions.py`.
 """
 
+import itertools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +94,69 @@ def test_the_categorical_loss_is_least_at_its_target():
     np.testing.assert_allclose(slope(jnp.log(target).astype(jnp.float32)), 0.0, atol=1e-6)
     logits = jnp.asarray([0.0, 1.0, 2.0, 0.0, -1.0])
     np.testing.assert_allclose(slope(logits), jax.nn.softmax(logits) - target, atol=1e-6)
+
+
+def gaussian_in_bins(atoms, target, sigma):
+    """The probabilities of HL-Gauss, bin by bin, by the error function."""
+    target = min(max(target, atoms[0]), atoms[-1])
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(atoms)]
+    edges = [2 * atoms[0] - middles[0], *middles, 2 * atoms[-1] - middles[-1]]
+    below = [(1 + math.erf((x - target) / (sigma * math.sqrt(2)))) / 2 for x in edges]
+    return np.asarray([(b - a) / (below[-1] - below[0]) for a, b in itertools.pairwise(below)])
+
+
+NUMBERS = np.asarray([-99.0, -2.0, -1.9, 0.0, 0.25, 0.3, 1.9, 2.0, 99.0], np.float32)
+TO_NUMBERS = {
+    "two_hot": (
+        distributional.two_hot,
+        lambda atoms, target: project(np.asarray([target]), np.ones(1), np.asarray(atoms)),
+    ),
+    "hl_gauss": (
+        lambda *arguments: distributional.hl_gauss(*arguments, 0.4),
+        lambda atoms, target: gaussian_in_bins(atoms, target, 0.4),
+    ),
+}
+
+
+@pytest.mark.parametrize("support", ["even", "uneven"])
+@pytest.mark.parametrize("name", TO_NUMBERS)
+def test_losses_with_numbers_for_targets_are_cross_entropies(name, support):
+    """Of every row alone, with targets at atoms, between them and beyond the ends; and so is their gradient."""
+    loss, probabilities = TO_NUMBERS[name]
+    atoms = SUPPORTS[support].astype(np.float32)
+    logits = RNG.normal(size=(len(NUMBERS), len(atoms))).astype(np.float32)
+    targets = np.stack([probabilities(atoms.astype(float), float(x)) for x in NUMBERS])
+    predicted = np.stack([softmax(x) for x in logits.astype(float)])
+    run = jax.jit(loss)
+    np.testing.assert_allclose(
+        run(atoms, logits, NUMBERS), -np.sum(targets * np.log(predicted), axis=-1), rtol=1e-5, atol=1e-5
+    )
+    slope, of_atoms, of_target = jax.grad(lambda x, a, g: jnp.sum(run(a, x, g)), argnums=(0, 1, 2))(
+        logits, atoms, NUMBERS
+    )
+    np.testing.assert_allclose(slope, predicted - targets, atol=1e-5)
+    np.testing.assert_array_equal(of_atoms, 0.0)
+    np.testing.assert_array_equal(of_target, 0.0)
+    same = np.broadcast_to(atoms, logits.shape)  # a support for each
+    np.testing.assert_allclose(run(same, logits, NUMBERS), run(atoms, logits, NUMBERS), rtol=1e-6)
+
+
+def test_two_hot_is_rlaxs(rlax):
+    targets = RNG.uniform(-12.0, 12.0, size=30).astype(np.float32)
+    logits = RNG.normal(size=(30, 21)).astype(np.float32)
+    theirs = rlax.transform_to_2hot(targets, -10.0, 10.0, 21)
+    expected = -np.sum(theirs * jax.nn.log_softmax(logits), axis=-1)
+    got = distributional.two_hot(jnp.linspace(-10.0, 10.0, 21), logits, targets)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_of_the_wrong_shape_or_dtype_is_named():
+    atoms, logits = jnp.zeros(3), jnp.zeros((4, 3))
+    for loss, _ in TO_NUMBERS.values():
+        with pytest.raises(ValueError, match=r"target \[3\]"):
+            jax.eval_shape(loss, atoms, logits, jnp.zeros(3))
+        with pytest.raises(TypeError, match="target is int32; it must be floating"):
+            jax.eval_shape(loss, atoms, logits, jnp.zeros(4, jnp.int32))
 
 
 def test_quantile_regression_equals_its_formula_and_its_gradient():

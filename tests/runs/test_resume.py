@@ -14,7 +14,6 @@ from tiny_worlds import Halves
 
 import shoal
 from shoal.base import signals
-from shoal.base.errors import ResumableError
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
@@ -353,12 +352,6 @@ def test_a_difference_of_machines_is_named():
     assert resuming.machine_differences(before, before) == ""
     told = resuming.machine_differences(before, {"jax": "0.12.0", "cpu": "a"})
     assert told == "jax ('0.10.2' then, '0.12.0' now), gone (1 then, None now)"
-
-
-def test_a_run_whose_directory_was_taken_over_ends(monkeypatch, tmp_path):
-    monkeypatch.setattr("shoal.disk.lock.Lock.lost", property(lambda self: True))
-    with pytest.raises(ResumableError, match="was taken over by another process"):
-        train(tmp_path / "run")
 
 
 def test_the_numbers_of_an_environment_are_held_by_a_checksum():

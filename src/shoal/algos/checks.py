@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from shoal.algos import part_checks
 from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import belongs_to
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
-from shoal.nets import networks
+from shoal.nets import networks, torsos
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
@@ -64,26 +65,31 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
     check_value_normalisation(config)
     config.optimization.validate()
     networks.check(config.network, spec)
+    part_checks.check_parts(config, spec)
 
 
 def check_network(config: Any, spec: EnvSpec) -> None:
-    """Check that one of Shoal's own networks fits the settings of its optimiser and of observations."""
+    """Check that a network fits the entries of observations, and Shoal's own the settings of its optimiser too."""
     network = config.network
+    is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
+    for whose in ("critic", "actor") if is_shared else ():
+        if names := getattr(spec, f"{whose}_only"):
+            is_joint = networks.sees_all_agents(network)
+            subject = f"network={networks.name_of(network)!r}" if is_joint else "shared_torso=True"
+            raise ShoalError(
+                f"{subject} gives actor and critic the same input, but {whose}_only={names} is for the {whose} only; "
+                "use separate torsos."
+            )
     if not isinstance(network, networks.NetworkConfig):
         return
     if network.shared_torso and config.optimization.separate_updates:
         raise ShoalError(
             "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
         )
-    if spec.critic_only and network.shared_torso:
-        raise ShoalError(
-            f"shared_torso=True gives actor and critic the same input, but critic_only={spec.critic_only} is for the "
-            "critic only; use separate torsos."
-        )
-    if config.norm_obs and (network.encoder == "one_hot" or network.looks):
-        reason = (
-            "encoder='one_hot' needs" if network.encoder == "one_hot" else f"queries={network.queries} need"
-        )
+    if config.norm_obs and ("one_hot" in network.encoder_kinds or network.looks):
+        name = "encoder" if "one_hot" in torsos.kinds_of(network.encoder) else "critic_encoder"
+        is_one_hot = "one_hot" in network.encoder_kinds
+        reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={network.queries} need"
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )
@@ -220,6 +226,11 @@ def check_value_normalisation(config: Any) -> None:
         raise ShoalError(
             f"norm_value={config.norm_value!r} has no effect with vf_coef=0, where no value is learned; choose a "
             "vf_coef above 0, or norm_value='none'."
+        )
+    if config.norm_value == "popart" and getattr(config.network, "value_head", "scalar") != "scalar":
+        raise ShoalError(
+            "norm_value='popart' rescales the last layer of a number, and value_head='categorical' gives a "
+            "distribution over fixed numbers; choose norm_value='running'."
         )
     if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
         raise ShoalError(

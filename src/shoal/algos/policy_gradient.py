@@ -20,7 +20,7 @@ class A2CConfig(PPOConfig):
         learning_rate=7e-4, optimizer="rmsprop", optimizer_args=("decay=0.99", "eps=1e-5")
     )
     """Holds the settings of gradient steps; the step size and the optimiser are the paper's."""
-    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
+    surrogate: str = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
     """Passes this many times over each rollout; more than one pass would need a ratio."""
@@ -42,7 +42,7 @@ class ReinforceConfig(PPOConfig):
 
     optimization: OptimizerConfig = OptimizerConfig(learning_rate=1e-3)
     """Holds the settings of gradient steps."""
-    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "policy_gradient"
+    surrogate: str = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""
     update_epochs: int = 1
     """Passes this many times over each rollout; more than one pass would need a ratio."""

@@ -16,6 +16,7 @@ from shoal.algos.acting import actions, memories, normalisation
 from shoal.algos.acting.memories import Memory
 from shoal.algos.learning import (
     advantages,
+    critic_losses,
     metric_means,
     minibatches,
     optimisers,
@@ -33,7 +34,8 @@ from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.ops import policy_losses, statistics, value_losses
+from shoal.nets.value_heads import expectation
+from shoal.ops import policy_losses, statistics
 from shoal.types import (
     Algorithm,
     Array,
@@ -151,7 +153,7 @@ def act(
     extras = Extras(
         raw_action=raw if isinstance(spec.action_space, spaces.Box) else (),
         log_prob=actions.log_prob(distribution, raw),
-        distribution=distribution if config.surrogate == "penalty" else (),
+        distribution=distribution if surrogates.has_penalty(config) else (),
         memory=carry if sequences.stores_memories(policy.actor) else (),
     )
     return Memory(carry, previous, noise), to_action(raw), extras
@@ -274,8 +276,9 @@ def prepare(
         trajectory.extras.log_prob,
         ReturnInputs(reward, config.gamma * steps.discount, after.last, weight),
     )
-    value = value_normalisation.denormalise(learner.shared.value, replayed.value)
-    advantage, target = advantages.ESTIMATORS[config.advantage](config, rollout.returns, value, None)
+    output = expectation(replayed.value)
+    value = value_normalisation.denormalise(learner.shared.value, output)
+    advantage, target = advantages.estimate(config, rollout.returns, value, None)
     metrics = {
         "explained_variance": metric_means.scalar_mean(
             statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
@@ -286,7 +289,7 @@ def prepare(
     if config.norm_adv == "batch":
         advantage = statistics.standardise(advantage, weight, axis_name=axis)
     shared, output, target = value_normalisation.normalise_targets(
-        config, axis, learner.shared, replayed.value[:-1], target, weight
+        config, axis, learner.shared, output[:-1], target, weight
     )
     moments = normalisation.observe(shared.observation, before.observation, weight, axis)
     shared = shared._replace(observation=moments)
@@ -355,9 +358,10 @@ def loss(
     `mean_gradient` makes weighted means of them, over chunks and devices. The ratio is always that to the policy that
     acted, whenever the advantages were computed (`advantages.vtrace`).
     """
-    batch, distribution, value = minibatches.evaluate(network, batch)
+    batch, distribution, output = minibatches.evaluate(network, batch)
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     if config.recompute == "minibatch":
+        value = expectation(output)
         batch = recomputation.with_estimates(config, axis, shared.value, batch, log_ratio, value)
     batch = minibatches.without_unread(batch, distribution)
 
@@ -366,13 +370,10 @@ def loss(
     log_lower_bound = jnp.log(jnp.maximum(1.0 - config.clip_coef, 0.0))
     clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < log_lower_bound)
 
-    surrogate = surrogates.SURROGATES[config.surrogate]  # of the ratio exp(log_ratio)
+    surrogate = surrogates.chosen(config)  # of the ratio exp(log_ratio)
     distributions = batch.distribution, distribution
     policy_loss = surrogate(config, log_ratio, batch.advantage, distributions, shared.kl_coef)
-    if config.clip_vloss:
-        value_loss = value_losses.clipped_value(value, batch.value, batch.target, config.vf_clip_coef)
-    else:
-        value_loss = value_losses.squared(value, batch.target)
+    value_loss = critic_losses.value_loss(config, output, batch.value, batch.target)
     entropy = actions.entropy(distribution)
     parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32))
     parts = LossParts(*(jnp.where(batch.weight > 0, x, 0.0) for x in parts))
@@ -397,7 +398,8 @@ def make_rows(
         return struct.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
     inputs = without_last(rollout.inputs)
-    inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
+    if not memories.crosses_ends(config):
+        inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
     rows = Rows(
         inputs=inputs,
         raw_action=masked(rollout.raw_action),
@@ -409,7 +411,7 @@ def make_rows(
         weight=weight,
     )
     if config.recompute == "minibatch":
-        rows = recomputation.rows_of_streams(rows, rollout)
+        rows = recomputation.rows_of_streams(config, rows, rollout)
     else:
         rows = minibatches.to_rows(config, rows)
     return rows._replace(start=minibatches.chunk_starts(config, inputs, replayed.starts))

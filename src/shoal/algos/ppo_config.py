@@ -7,6 +7,9 @@ from typing import ClassVar, Literal
 from shoal.algos import checks
 from shoal.algos.acting import memories
 from shoal.algos.agents.agents_config import AgentsConfig
+from shoal.algos.learning import surrogates
+from shoal.algos.learning.advantages import ESTIMATORS
+from shoal.algos.learning.critic_losses import LOSSES
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
@@ -18,7 +21,9 @@ from shoal.xla.chunked_gradients import default_chunk_rows
 
 # The orders of all passes are drawn ahead, and one update should end while somebody waits.
 MAX_EPOCHS = 10_000
-_PENALTY = Needs("surrogate", ("penalty",))
+_PENALTY = Needs("surrogate", ("penalty",), or_function=True)
+_DPO = Needs("surrogate", ("dpo",), or_function=True)
+_VTRACE = Needs("advantage", ("vtrace",), or_function=True)
 _CORE = Needs("core", other_than=("none",), such_as="gru")  # of Shoal's own network
 _MEMORY = Needs("has_memory", (True,))  # of another
 
@@ -29,13 +34,15 @@ class PPOConfig(settings.Nested):
 
     needs: ClassVar[Table] = {
         "desired_kl": ((Needs("lr_schedule", ("adaptive",)), Needs("adaptive_kl_coef", (True,))),),
-        "clip_coef": (Needs("surrogate", ("clip",)),),
+        "clip_coef": (Needs("surrogate", ("clip",), or_function=True),),
         "kl_coef": (_PENALTY,),
         "adaptive_kl_coef": (_PENALTY,),
-        "dpo_alpha": (Needs("surrogate", ("dpo",)),),
-        "dpo_beta": (Needs("surrogate", ("dpo",)),),
+        **dict.fromkeys(("dpo_alpha", "dpo_beta"), (_DPO,)),
         "vf_clip_coef": (Needs("clip_vloss", (True,)),),
-        **dict.fromkeys(("rho_clip", "c_clip"), (Needs("advantage", ("vtrace",)),)),
+        "huber_delta": (Needs("value_loss", ("huber",), or_function=True),),
+        "hl_gauss_sigma": (Needs("value_loss", ("hl_gauss",), or_function=True),),
+        "gae_lambda": (Needs("advantage", other_than=("discounted_returns",), such_as="gae"),),
+        **dict.fromkeys(("rho_clip", "c_clip"), (_VTRACE,)),
         **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE, _MEMORY)),
         "action_scaling": (
             Needs("action_space", kinds=("Box",)),
@@ -59,7 +66,7 @@ class PPOConfig(settings.Nested):
         ),
         "value loss and returns": (
             *("gae_lambda", "advantage", "rho_clip", "c_clip", "recompute"),
-            *("vf_coef", "clip_vloss", "vf_clip_coef"),
+            *("vf_coef", "value_loss", "huber_delta", "hl_gauss_sigma", "clip_vloss", "vf_clip_coef"),
         ),
         "normalisation": (
             *("norm_adv", "norm_value", "norm_reward", "reward_scale", "obs_norm_entries"),
@@ -87,10 +94,11 @@ class PPOConfig(settings.Nested):
     gamma: float = parameter(0.99, low=0.0, high=1.0)
     """Discounts rewards by this factor per step."""
     gae_lambda: float = parameter(0.95, low=0.0, high=1.0)
-    """Sets the trace decay of generalised advantage estimation and of V-trace; 1 is Monte Carlo, 0 one-step."""
-    advantage: Literal["gae", "vtrace"] = "gae"
-    """Estimates advantages and the value's targets by generalised advantage estimation, or by V-trace, which corrects
-    them by the ratios of the current policy to the one that acted (recompute epoch or minibatch)."""
+    """Sets the trace decay of generalised advantage estimation, λ-returns and V-trace; 1 is Monte Carlo, 0 one-step."""
+    advantage: str = settings.function("gae", ESTIMATORS)
+    """Estimates advantages and the value's targets by generalised advantage estimation; by λ-returns, which are the
+    same; by discounted returns; or by V-trace, which corrects them by the ratios of the current policy to the one that
+    acted (recompute epoch or minibatch)."""
     rho_clip: float = parameter(1.0, above=0.0, high=math.inf)
     """Cuts V-trace's ratio of a TD error at this, at least c_clip (advantage vtrace)."""
     c_clip: float = parameter(1.0, above=0.0, high=math.inf)
@@ -102,7 +110,7 @@ class PPOConfig(settings.Nested):
     """Passes this many times over each rollout."""
     num_minibatches: int = parameter(4, low=1)
     """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
-    surrogate: Literal["clip", "penalty", "dpo", "policy_gradient"] = "clip"
+    surrogate: str = settings.function("clip", surrogates.SURROGATES)
     """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
     clip_coef: float = parameter(0.2, above=0.0)
     """Cuts the gradient of a probability ratio further than this from 1 (surrogate clip)."""
@@ -122,6 +130,13 @@ class PPOConfig(settings.Nested):
     """Weights the entropy bonus."""
     vf_coef: float = parameter(0.5, low=0.0)
     """Weights the value loss."""
+    value_loss: str = settings.function("squared", LOSSES)
+    """Trains the critic by half the squared error or by Huber's loss; or, where it predicts a distribution (value_head
+    categorical), by the cross-entropy with a Gaussian around the target or with the two atoms nearest to it."""
+    huber_delta: float = parameter(1.0, above=0.0)
+    """Makes the value loss linear for errors beyond this (value_loss huber)."""
+    hl_gauss_sigma: float = parameter(0.75, above=0.0)
+    """Gives the Gaussian around a target this standard deviation, in distances between atoms (value_loss hl_gauss)."""
     clip_vloss: bool = False
     """Clips the change of the value as the ratio is clipped."""
     vf_clip_coef: float = parameter(0.2, above=0.0)
@@ -155,8 +170,9 @@ class PPOConfig(settings.Nested):
     """Passes this many times over each rollout with the critic; None takes update_epochs."""
     chunk_length: int = parameter(0, low=0)
     """Lets the gradient go back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
-    memory_lasts: Literal["trial", "episode"] = "trial"
-    """Keeps the memory until the trial ends, or clears it with every episode, in trials of several episodes."""
+    memory_lasts: Literal["trial", "episode", "run"] = "trial"
+    """Clears the memory at the end of each episode or trial (trial), with every episode of a trial (episode), or never
+    while training (run)."""
     burn_in: int = parameter(0, low=0)
     """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
     action_scaling: Literal["rescale", "clip"] = "rescale"
@@ -218,7 +234,7 @@ class PPOConfig(settings.Nested):
     @property
     def adapts_kl_coef(self) -> bool:
         """Whether the coefficient of the KL penalty is learned, so that `kl_coef` is its first value only."""
-        return self.surrogate == "penalty" and self.adaptive_kl_coef
+        return surrogates.has_penalty(self) and self.adaptive_kl_coef
 
     @property
     def is_joint(self) -> bool:

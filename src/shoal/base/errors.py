@@ -1,9 +1,10 @@
 """Errors of one sentence: the name, the value, what would be right, and the nearest value that works."""
 
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import Any
 
-MAX_EDITS = 4  # largest number of edits between a name and a suggestion
+CLOSE = 0.65  # least similarity of a name and a suggestion
 MAX_LISTED = 12  # largest number of names that a sentence lists
 
 
@@ -49,19 +50,11 @@ class UserCodeError(ShoalError):
 def nearest(name: str, options: Iterable[str]) -> str:
     """Suggest the option that was probably meant: `"; did you mean 'x'?"`, or `""` if none is close.
 
-    An option is close if it differs from `name` in at most one edit for every three letters (an edit inserts,
-    removes or replaces a letter, or exchanges two neighbours); or if it holds all words of `name`, or `name` itself
-    as at least a third of its letters, and `name` has three letters or more. Case, and whether words are joined by
-    `-` or `_`, do not matter.
-
     The question ends a sentence: put it last in a message.
     """
-    wanted = _normalise(name)
-    distances = [
-        (_name_distance(wanted, _normalise(option)), option) for option in options if isinstance(option, str)
-    ]
-    close = [(distance, option) for distance, option in distances if distance is not None]
-    return f"; did you mean {min(close, key=lambda pair: pair[0])[1]!r}?" if close else ""
+    scores = {option: _similarity(name, option) for option in options if isinstance(option, str)}
+    best = max(scores, key=scores.__getitem__, default=None)
+    return "" if best is None or scores[best] < CLOSE else f"; did you mean {best!r}?"
 
 
 def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "there are") -> str:
@@ -70,39 +63,19 @@ def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "t
     Args:
       listing: the command that lists them all.
     """
-    names, wanted = sorted(options), _normalise(name)
+    names = sorted(options)
     if len(names) <= MAX_LISTED:
         return f"{verb} {', '.join(names)}"
-    edits = {x: _edit_distance(wanted, _normalise(x)) / max(len(wanted), len(x)) for x in names}
-    first, second, third = sorted(names, key=edits.__getitem__)[:3]
+    first, second, third = sorted(names, key=lambda option: -_similarity(name, option))[:3]
     return f"the nearest are {first}, {second} and {third}; `{listing}` lists all {len(names)}"
 
 
-def _normalise(name: str) -> str:
-    return name.lower().replace("_", "-").lstrip("-")
-
-
-def _name_distance(name: str, option: str) -> float | None:
-    """Return the distance of an option from a name in edits; None if it is not close."""
-    longer = max(len(name), len(option))
-    max_edits = min(MAX_EDITS, longer // 3)
-    if abs(len(name) - len(option)) <= max_edits and (edits := _edit_distance(name, option)) <= max_edits:
-        return edits
-    is_contained = name in option and len(option) <= 3 * len(name)
-    if len(name) >= 3 and (is_contained or set(name.split("-")) <= set(option.split("-"))):
-        return max_edits + (len(option) - len(name)) / longer  # behind what was only mistyped
-    return None
-
-
-def _edit_distance(first: str, second: str) -> int:
-    """Count the edits that turn one string into another (the optimal string alignment distance)."""
-    before: list[int] = []
-    row = list(range(len(second) + 1))
-    for i, x in enumerate(first, 1):
-        before, previous, row = row, before, [i]
-        for j, y in enumerate(second, 1):
-            edits = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
-            if i > 1 and j > 1 and x == second[j - 2] and first[i - 2] == y:
-                edits = min(edits, previous[j - 2] + 1)
-            row.append(edits)
-    return row[-1]
+def _similarity(name: str, option: str) -> float:
+    """Return how alike two names are, at most 1, or above that for an option that holds all words of the name, or the
+    name as at least a third of its letters. Case, and whether words are joined by `-` or `_`, do not matter.
+    """
+    name, option = (x.lower().replace("_", "-").lstrip("-") for x in (name, option))
+    is_part = name in option and len(option) <= 3 * len(name)
+    holds = len(name) >= 3 and (is_part or set(name.split("-")) <= set(option.split("-")))
+    other_start = name[:1] != option[:1]  # a first letter is seldom mistyped
+    return SequenceMatcher(None, name, option).ratio() + holds - 0.1 * other_start

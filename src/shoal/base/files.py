@@ -23,19 +23,25 @@ def user_path(value: Any, what: str) -> Path:
     Args:
       what: the path's meaning, such as "run directory", for the message.
     Raises:
-      ShoalError: it is neither, it holds a NUL byte, or there is no such home directory.
+      ShoalError: it is neither, no file can have such a name, or there is no such home directory.
     """
     try:
         path = Path(value).expanduser()
+        os.fsencode(path)
     except TypeError:
         raise ShoalError(
             f"{what} {value!r} is a {type(value).__name__}, not a path; give it as text."
         ) from None
-    except RuntimeError as error:  # `~nobody`
+    except (RuntimeError, UnicodeError) as error:  # `~nobody`
         raise ShoalError(f"{what} {str(value)!r} cannot be found: {error}") from None
     if "\0" in str(path):
         raise ShoalError(f"{what} {str(path)!r} is no path: it holds a NUL byte.")
     return path
+
+
+def cache_folder() -> Path:
+    """Return Shoal's folder for what can be computed or downloaded again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal"
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shoal.base.errors import ShoalError, UserCodeError, nearest
 from shoal.base.user_errors import describe_error, format_location, user_code_error, user_frames
@@ -74,6 +75,23 @@ def import_object(name: str) -> Any:
         raise ShoalError(f"{name!r} cannot be imported: {module_name} has no {attribute!r}{hint}.") from None
     except (Exception, SystemExit) as error:
         raise _import_failure(name, error) from error
+
+
+def chosen_function(setting: str, choice: Any, named: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return the function that a setting chooses: by a name, as `module:function`, or given itself.
+
+    Raises:
+      ShoalError: there is none of that name, it cannot be imported, or it is no function.
+    """
+    if isinstance(choice, str) and choice in named:
+        return named[choice]
+    if isinstance(choice, str) and ":" not in choice:
+        hint = nearest(choice, named)
+        raise ShoalError(f"{setting}={choice!r} is none of {', '.join(named)}, nor module:function{hint}.")
+    function = import_object(choice) if isinstance(choice, str) else choice
+    if not callable(function):
+        raise ShoalError(f"{setting}={choice!r} is not a function.")
+    return cast(Callable[..., Any], function)
 
 
 def import_name(value: Any) -> str:

@@ -1,8 +1,4 @@
-"""Signals that end a run, answered while the main thread is inside a compiled program.
-
-Python calls a signal's handler when the main thread is back in the interpreter, and a compiled program keeps it for
-seconds. So the number of each signal is also written to a socket, at once and by C (`signal.set_wakeup_fd`), and a
-thread reads it. That thread can run, since compiled programs release the interpreter's lock.
+"""Signals that end a run.
 
     with signals.handle() as stop:
         ...                                # import and compile: nothing has to be saved yet
@@ -14,40 +10,38 @@ thread reads it. That thread can run, since compiled programs release the interp
                 ...                        # save the run
                 raise stop.saved(path)
 
-Within a command, and when called from Python, a run is interrupted by different rules (see `handle`).
+Python calls a signal's handler when the main thread is back in the interpreter, and a compiled program keeps it for
+seconds. A call from Python is answered then. A command is answered at once: the numbers of signals are also written to
+a socket, by C (`signal.set_wakeup_fd`), and a thread reads it, which compiled programs let run.
 """
 
+import _thread
 import contextlib
 import enum
 import math
 import os
-import selectors
 import shlex
 import signal
 import socket
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 RESUMABLE = 75  # exit status after an interruption: EX_TEMPFAIL of sysexits.h, "try again later"
 INTERRUPTED = 130  # exit status after a second Ctrl-C: 128 + SIGINT, as shells count
 # Sent by schedulers before they kill a job, by a terminal that is closed, and at the limit of CPU time; not every
 # system has all of them.
-SAVING_SIGNALS: list[int] = [
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-    if hasattr(signal, name)
+SAVING_SIGNALS = [
+    x for x in signal.Signals if x.name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 ]
 # Seconds that saving may take, so that the process has ended 30 seconds after the signal: a piece of training before
-# takes 5 (or is one update), and the end itself at most 3 (the next two constants).
+# takes 5 (or is one update), and the end itself at most 1 (a line is written, and what is in memory).
 SAVING_SECONDS = 22.0
-CLEANUP_SECONDS = 2.0
 WRITING_SECONDS = 0.5  # for a line on standard error, whose reader may hang
+POLLING_SECONDS = 0.1  # between two looks at the limit of saving
 # Two SIGINTs within this time are one Ctrl-C: `timeout` and other parents pass it on to a process that the terminal
 # has sent it to as well.
 ONE_PRESS_SECONDS = 0.1
@@ -58,9 +52,9 @@ class Phase(enum.Enum):
     """The phases of a run; the value of each is the answer to an interruption."""
 
     STARTING = "shoal: interrupted while importing or compiling; there was nothing new to save."
-    """Importing and compiling: the process ends at once, with 75."""
+    """Importing and compiling: a command ends at once, with 75."""
     UNSAVED = "shoal: interrupted; this run has no checkpoints, so nothing was saved."
-    """A run without checkpoints: the process ends at once, with 128 + the signal's number."""
+    """A run without checkpoints: a command ends at once, with 128 + the signal's number."""
     TRAINING = "finishing the current piece of training, then saving"
     EVALUATING = "finishing the current piece of the evaluation, then saving"
     SAVING = "finishing what is being written"
@@ -83,33 +77,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """The signals that arrived, and what the run is doing; made by `handle`.
+    """What a run is doing, and whether a signal asks it to end; made by `handle`."""
 
-    Attributes:
-      cleanups: functions to call before the process is ended from another thread, last first: what `finally` would
-        have done. Together they have `CLEANUP_SECONDS`. Add one, and remove it when it is no longer needed.
-    """
-
-    def __init__(self, command_line: bool = False):
-        self.cleanups: list[Callable[[], None]] = []
-        self._command_line = command_line
+    def __init__(self) -> None:
+        self.handlers = contextlib.ExitStack()  # restores those from before
         self._phase = Phase.STARTING
         self._requested = False
         self._ctrl_c_time = -math.inf  # of the last Ctrl-C that counted
+        self._deadline = math.inf  # when a command is ended, if it has not ended by itself
         self._saved: Interrupted | None = None
-        self._deadline = math.inf  # when the process is ended, if it has not ended by itself
-        # Two read the socket, the thread and Python's handler; the lock is reentrant, since the handler may interrupt
-        # a main thread that holds it. What a signal asks for is left for one of them:
-        self._lock = threading.RLock()
-        self._lines: deque[str] = deque()  # the thread writes them
-        self._end: tuple[int, str] | None = None  # the thread ends the process by this status, with this line
-        self._raises = False  # the handler raises KeyboardInterrupt
-        self._hands_on = False  # the handler calls the one from before
-        self._has_news = False  # the handler need not wait for the signal's number
-        self._former: dict[int, Any] = {}  # handlers from before, by signal
-        self._former_fd = -1
-        self._reader: socket.socket
-        self._writer: socket.socket
         self._stopping = False
 
     @property
@@ -122,173 +98,96 @@ class Interruption:
         self._phase = phase
 
     def saving(self) -> None:
-        """Note that the piece of training has returned, so that the process ends even if saving hangs.
-
-        On the command line it ends `SAVING_SECONDS` later, with 75; from Python there is no such limit.
-        """
-        if self._requested and self._command_line and self._deadline == math.inf:
-            self._deadline = time.monotonic() + SAVING_SECONDS
-            self._wake()
+        """Note that the piece of training has returned: a command that has not ended in `SAVING_SECONDS` is ended."""
+        if self._requested:
+            self._deadline = min(self._deadline, time.monotonic() + SAVING_SECONDS)
 
     def saved(self, path: str | Path) -> Interrupted:
         """Note that all has been saved in a run directory, and return the exception to raise."""
         self._saved = Interrupted(path)
         return self._saved
 
-    def install(self, undo: contextlib.ExitStack) -> None:
-        """Receive the signals until `undo` is closed; the main thread only."""
-        numbers: list[int] = [signal.SIGINT, *(SAVING_SIGNALS if self._command_line else [])]
-        # A signal that is ignored (a shell's background job, nohup) stays so; one handled by C code (None) could not be
-        # restored; and from Python, one that ends the process shall do so.
-        left_alone = [signal.SIG_IGN, None] if self._command_line else [signal.SIG_IGN, None, signal.SIG_DFL]
-        handlers = {number: signal.getsignal(number) for number in numbers}
-        former = {number: handler for number, handler in handlers.items() if handler not in left_alone}
-        if not former:
+    def receive_ctrl_c(self) -> None:
+        """Answer Ctrl-C by the rules for Python until `handlers` are closed; ValueError in a subinterpreter."""
+        former = signal.getsignal(signal.SIGINT)
+        if not callable(former):  # it is ignored, ends the process, or is handled by C code
             return
-        self._reader, self._writer = socket.socketpair()
-        undo.callback(self._reader.close)
-        undo.callback(self._writer.close)
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-        selector = undo.enter_context(selectors.DefaultSelector())
-        selector.register(self._reader, selectors.EVENT_READ)
-        try:
-            self._former_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        except ValueError:  # not the main interpreter
-            return
-        thread = threading.Thread(target=self._watch, args=(selector,), name="interruption", daemon=True)
-        undo.callback(self._stop, thread)  # after the next one, so that nothing stays unread
-        undo.callback(_restore_wakeup_fd, self._former_fd)
+
+        def on_ctrl_c(number: int, frame: Any) -> None:
+            if self._phase in ENDS_AT_ONCE and not self._requested:
+                former(number, frame)
+            elif self._note(number):
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, former)  # raises the ValueError while there is nothing to undo
+        self._replace_handler(signal.SIGINT, on_ctrl_c)
+
+    def receive_all(self, undo: contextlib.ExitStack) -> None:
+        """Answer signals by the rules for a command until `handlers`, then `undo` are closed; ValueError as above."""
+        left_alone = (signal.SIG_IGN, None)  # ignored, as in a background job; handled by C code
+        numbers = [x for x in (signal.SIGINT, *SAVING_SIGNALS) if signal.getsignal(x) not in left_alone]
+        reader, writer = (undo.enter_context(end) for end in socket.socketpair())
+        writer.setblocking(False)
+        former_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        thread = threading.Thread(target=self._watch, args=(reader, numbers), daemon=True)
+        undo.callback(self._stop, thread, writer)
+        self.handlers.callback(signal.set_wakeup_fd, former_descriptor)
         thread.start()
-        undo.callback(self.restore_handlers)
-        self._former = former
-        for number in former:
-            signal.signal(number, self._on_signal)
+        for number in numbers:  # C writes the numbers only of signals that have a handler
+            self._replace_handler(number, lambda number, frame: None)
 
-    def restore_handlers(self) -> None:
-        """Restore the handlers from before."""
-        try:
-            for number, handler in self._former.items():
-                try:
-                    signal.signal(number, handler)
-                finally:  # it handles signals that are pending first, which may raise KeyboardInterrupt
-                    signal.signal(number, handler)
-        finally:
-            self._former = {}
+    def _replace_handler(self, number: int, handler: Callable[[int, Any], None]) -> None:
+        former = signal.getsignal(number)
+        for _ in range(2):  # the first handles a pending Ctrl-C before, which may raise KeyboardInterrupt
+            self.handlers.callback(lambda: signal.signal(number, former))
+        signal.signal(number, handler)
 
-    def _stop(self, thread: threading.Thread) -> None:
+    def _stop(self, thread: threading.Thread, writer: socket.socket) -> None:
         self._stopping = True
-        self._wake()
+        with contextlib.suppress(BlockingIOError):  # the socket is full, so that the thread wakes anyway
+            writer.send(b"\0")  # no signal's number
         thread.join()
 
-    def _wake(self) -> None:
-        """Let the thread look at what there is to do."""
-        with contextlib.suppress(BlockingIOError):  # the socket is full, so that the thread wakes anyway
-            self._writer.send(b"\0")
-
-    def _watch(self, selector: selectors.BaseSelector) -> None:
-        """Do what the signals ask for, until the handlers are restored; runs in a thread of its own."""
+    def _watch(self, reader: socket.socket, numbers: list[int]) -> None:
+        """Answer the signals of a command; runs in a thread of its own."""
         while not self._stopping:
-            selector.select(None if self._deadline == math.inf else self._deadline - time.monotonic())
-            self._receive()
-            while self._lines:
-                say(self._lines.popleft())
-            if self._end is None and time.monotonic() >= self._deadline:
-                self._end = RESUMABLE, self._last_line(f"saving has not ended in {SAVING_SECONDS:g} seconds")
-            if self._end is not None:
-                end_process(*self._end, cleanups=self.cleanups)
+            reader.settimeout(POLLING_SECONDS if self._requested else None)
+            with contextlib.suppress(TimeoutError):
+                for number in reader.recv(4096):
+                    if number in numbers:
+                        self._answer(number)
+            if time.monotonic() >= self._deadline:
+                self._end(RESUMABLE, f"saving has not ended in {SAVING_SECONDS:g} seconds")
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal in the main thread, as soon as that is back in the interpreter."""
-        current = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        if current == self._writer.fileno():
-            self._await_number()
-        else:  # replaced meanwhile, by an event loop: the signal's number was not written to the socket
-            if current != -1:
-                signal.set_wakeup_fd(current)
-            with self._lock:
-                self._note(number)
-        self._has_news = False
-        self._wake()
-        if self._raises:
-            self._raises = False
-            raise KeyboardInterrupt
-        if self._hands_on:
-            self._hands_on = False
-            self._former[number](number, frame)
+    def _answer(self, number: int) -> None:
+        phase = self._phase
+        if phase in ENDS_AT_ONCE and not self._requested:
+            end_process(RESUMABLE if phase is Phase.STARTING else 128 + number, phase.value)
+        elif self._note(number):
+            self._end(INTERRUPTED, "ended by a second Ctrl-C without saving")
 
-    def _await_number(self) -> None:
-        """Receive the number of the signal that is being handled; another thread may be about to write it."""
-        for _ in range(20):
-            self._receive()
-            if self._has_news:
-                return
-            time.sleep(0.001)
+    def _end(self, status: int, why: str) -> None:
+        if self._saved is not None:
+            end_process(RESUMABLE, f"shoal: {self._saved}")
+        end_process(status, f"shoal: {why}; the last checkpoint, if there is one, stands.")
 
-    def _receive(self) -> None:
-        """Note all signals that were written to the socket."""
-        with self._lock, contextlib.suppress(BlockingIOError):
-            for number in self._reader.recv(4096):
-                self._note(number)
-
-    def _note(self, number: int) -> None:
-        """Decide what a signal asks for."""
-        if number == 0 or self._end is not None:  # 0 is written by `_wake`
-            return
-        self._has_news = self._has_news or number in self._former
-        if number not in self._former:
-            self._forward(number)
-        elif self._phase in ENDS_AT_ONCE and not self._requested:
-            if self._command_line:
-                status = RESUMABLE if self._phase is Phase.STARTING else 128 + number
-                self._end = status, self._phase.value
-            else:
-                self._hands_on = True
-                self._forward(number)
-        elif number == signal.SIGINT:
-            self._note_ctrl_c()
-        elif not self._requested:
-            self._request(f"shoal: interrupted by {signal.Signals(number).name}; {self._phase.value}.")
-
-    def _note_ctrl_c(self) -> None:
-        since_last = time.monotonic() - self._ctrl_c_time
-        if since_last < ONE_PRESS_SECONDS:
-            return
-        self._ctrl_c_time = time.monotonic()
-        if since_last == math.inf:
-            self._request(
-                f"shoal: interrupted; {self._phase.value}. Ctrl-C again ends at once without saving."
-            )
-        elif not self._command_line:
-            self._raises = True
-        elif self._saved is not None:
-            self._end = RESUMABLE, self._last_line("")
-        else:
-            self._end = INTERRUPTED, self._last_line("ended by a second Ctrl-C without saving")
-
-    def _request(self, line: str) -> None:
-        self._requested = True
-        self._lines.append(line)
-
-    def _last_line(self, why: str) -> str:
-        return f"shoal: {self._saved or f'{why}; the last checkpoint, if there is one, stands.'}"
-
-    def _forward(self, number: int) -> None:
-        """Pass a signal on to the wakeup file descriptor from before."""
-        if self._former_fd == -1:
-            return
-        with contextlib.suppress(OSError):
-            if os.name == "nt":  # there it is the handle of a socket
-                former = socket.socket(fileno=self._former_fd)
-                try:
-                    former.send(bytes([number]))
-                finally:
-                    former.detach()
-            else:
-                os.write(self._former_fd, bytes([number]))
+    def _note(self, number: int) -> bool:
+        """Ask the run to end, with a line, and report whether this is a second Ctrl-C."""
+        now, is_ctrl_c = time.monotonic(), number == signal.SIGINT
+        is_first = self._ctrl_c_time == -math.inf
+        if now - self._ctrl_c_time < ONE_PRESS_SECONDS or (self._requested and not is_ctrl_c):
+            return False
+        if is_ctrl_c:
+            self._ctrl_c_time = now
+        if is_first:
+            self._requested = True
+            sender = "" if is_ctrl_c else f" by {signal.Signals(number).name}"
+            hint = " Ctrl-C again ends at once without saving." if is_ctrl_c else ""
+            say(f"shoal: interrupted{sender}; {self._phase.value}.{hint}")
+        return not is_first
 
 
-_active: Interruption | None = None  # that of this process, whose signals there are only once
+_active: list[Interruption] = []  # at most one, since a process has its signals only once
 
 
 @contextlib.contextmanager
@@ -298,50 +197,40 @@ def handle(*, command_line: bool = False) -> Iterator[Interruption]:
     A call within another one in the main thread yields what the outer one yielded: a run that a command trains goes by
     the command's rules. In another thread, which receives no signals, `requested` is never true.
 
-    `command_line`: Ctrl-C and `SAVING_SIGNALS`. While the run is starting, the process ends at once, with 75. Later a
-    line says what is happening, and `requested` becomes true; a second Ctrl-C ends the process at once, with 130; any
+    `command_line`: Ctrl-C and `SAVING_SIGNALS`, answered at once. While the run is starting, the process ends, with 75.
+    Later a line says what is happening, and `requested` becomes true; a second Ctrl-C ends the process, with 130; any
     other further signal changes nothing.
 
-    Else, from Python: Ctrl-C only. While the run is starting, it does what it always does in Python: it raises
-    KeyboardInterrupt. Later a line says what is happening, and `requested` becomes true; a second one raises
-    KeyboardInterrupt as soon as the main thread is back in the interpreter.
+    Else, from Python: Ctrl-C only, answered when the main thread is back in the interpreter. While the run is starting,
+    the former handler is called, which usually raises KeyboardInterrupt. Later a line says what is happening, and
+    `requested` becomes true; a second one raises KeyboardInterrupt.
     """
-    global _active  # noqa: PLW0603 (signals are the process's)
+    stop = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield Interruption()
-        return
-    if _active is not None:
-        yield _active
-        return
-    with contextlib.ExitStack() as undo:
-        undo.callback(_forget)
-        _active = Interruption(command_line)
-        _active.install(undo)
-        yield _active
+        yield stop
+    elif _active:
+        yield _active[0]
+    else:
+        with contextlib.ExitStack() as undo, stop.handlers:
+            undo.callback(_active.clear)
+            _active.append(stop)
+            with contextlib.suppress(ValueError):  # only the main interpreter receives signals
+                stop.receive_all(undo) if command_line else stop.receive_ctrl_c()
+            yield stop
 
 
 def say(line: str) -> None:
-    """Write a line to standard error; give up if that is closed, or if nobody reads it."""
+    """Write a line to standard error; give up if there is none, if it is closed, or if nobody reads it."""
 
     def write() -> None:
-        if sys.stderr is not None:  # a process without a console has none
-            start = "\n" if sys.stderr.isatty() else ""  # behind the ^C that the terminal has shown
-            print(f"{start}{line}", file=sys.stderr, flush=True)
+        start = "\n" if sys.stderr.isatty() else ""  # behind the ^C that the terminal has shown
+        print(f"{start}{line}", file=sys.stderr, flush=True)
 
-    _within(WRITING_SECONDS, write)
+    _try_to(write)
 
 
-def end_process(status: int, line: str, cleanups: Sequence[Callable[[], None]] = ()) -> None:
-    """End the process at once, without waiting for its threads: a compiled program cannot be interrupted.
-
-    Args:
-      cleanups: functions to call before, last first; given up after `CLEANUP_SECONDS`.
-    """
-
-    def clean_up() -> None:
-        for cleanup in reversed(cleanups):
-            with contextlib.suppress(Exception):
-                cleanup()
+def end_process(status: int, line: str) -> None:
+    """End the process at once, without waiting for its threads: a compiled program cannot be interrupted."""
 
     def flush() -> None:
         if sys.stdout is not None:
@@ -351,47 +240,37 @@ def end_process(status: int, line: str, cleanups: Sequence[Callable[[], None]] =
 
     try:
         say(line)
-        _within(CLEANUP_SECONDS, clean_up)
-        _within(WRITING_SECONDS, flush)
+        _try_to(flush)
     finally:
         os._exit(status)
 
 
-def _within(seconds: float, function: Callable[[], None]) -> None:
-    """Call a function and wait so long for it; whatever it raises is dropped."""
+def _try_to(write: Callable[[], None]) -> None:
+    """Call a function and wait `WRITING_SECONDS` for it; whatever it raises is dropped.
+
+    It runs in a thread of `_thread`: a handler may interrupt a main thread that holds locks, a stream's or those of
+    `threading.Thread`.
+    """
+    ended = threading.Event()
 
     def call() -> None:
         with contextlib.suppress(Exception):
-            function()
+            write()
+        ended.set()
 
-    thread = threading.Thread(target=call, daemon=True)
     try:
-        thread.start()
+        _thread.start_new_thread(call, ())
     except RuntimeError:  # there can be no further thread
         call()
-    else:
-        thread.join(seconds)
+    ended.wait(WRITING_SECONDS)
 
 
-def _restore_wakeup_fd(former: int) -> None:
-    try:
-        signal.set_wakeup_fd(former)
-    except (OSError, ValueError):  # it was closed meanwhile
-        signal.set_wakeup_fd(-1)
-
-
-def _forget() -> None:
-    global _active  # noqa: PLW0603
-    _active = None
-
-
-def _forget_in_child() -> None:
-    """Leave the signals of a forked child to the handlers from before: the socket is its parent's."""
-    if _active is not None:
-        _active.restore_handlers()
-        _restore_wakeup_fd(-1)
-        _forget()
+def _leave_to_former_handlers() -> None:
+    """Restore the handlers in a forked child: the socket is its parent's."""
+    for stop in _active:
+        stop.handlers.close()
+    _active.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(after_in_child=_leave_to_former_handlers)

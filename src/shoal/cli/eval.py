@@ -25,7 +25,10 @@ class EvalFlags:
         "sampled": (Needs("mode", ("run", "sampled")),),
         "which": (Needs("checkpoint", ("",)),),
         "role": (Needs("against", other_than=("",), such_as="random"),),
-        **dict.fromkeys(("seed", "label", "memory", "render", "plot"), (Needs("against", ("",)),)),
+        **dict.fromkeys(
+            ("seed", "label", "memory", "render", "plot", "consecutive", "episodes_file"),
+            (Needs("against", ("",)),),
+        ),
     }
 
     env: tuple[str, ...] = ()
@@ -48,6 +51,11 @@ class EvalFlags:
     """Samples actions, short for --mode sampled."""
     episode_seed: int = 0
     """Sets the seed of the evaluation episodes."""
+    consecutive: int = 0
+    """Plays this many episodes of one task in a row with the memory kept, counts them as one, and prints the return of
+    each by its place; 0 does as the evaluations of the run."""
+    episodes_file: str = ""
+    """Writes return, length, end and final reward of each episode (and agent) of each policy into this .npz file."""
     render: str = ""
     """Draws the first episodes of the best seed into this file, such as out.gif (or .mp4, by ffmpeg; .png for
     one image; .pvd for ParaView).
@@ -91,6 +99,8 @@ def main(arguments: Sequence[str]) -> int:
             seed=settings.episode_seed,
             greedy=None if mode == "run" else mode == "greedy",
             memory_lasts=None if settings.memory == "run" else settings.memory,
+            consecutive=settings.consecutive or None,
+            episodes_file=settings.episodes_file,
             plot=settings.plot,
             render=settings.render,
             render_episodes=settings.render_episodes,
@@ -216,7 +226,7 @@ def rendered_lines(results: dict[str, Any]) -> list[str]:
 
 
 def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
-    """Format return and success by the index of an episode in its trial, the seeds' mean; empty without trials."""
+    """Format return and success by the place of an episode in its trial, the seeds' mean; empty without trials."""
     if not by_episode:
         return []
     statistics, has_several_seeds = ("mean", "median", "p20"), len(by_episode["return"]["seeds"][0]) > 1

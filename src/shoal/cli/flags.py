@@ -109,7 +109,9 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
     options = settings.options_of(declared)
     if types.NoneType in options and value in ("None", ["None"]):
         return None
-    (declared,) = (option for option in options if option is not types.NoneType)
+    if value in settings.words_of(declared):
+        return value
+    declared = settings.main_option(declared)
     if isinstance(value, list):
         return tuple(_read(flag, typing.get_args(declared)[0], word) for word in value)
     return _read(flag, declared, value)
@@ -165,14 +167,19 @@ def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[
             yield f"--no{flag[1:]}", name
 
 
-def value_of(flag: str, arguments: Sequence[str]) -> str:
-    """The value of a flag that must be known before the others can be read; "" if it is not given."""
-    value = ""
+def given(arguments: Sequence[str]) -> dict[str, str]:
+    """The values of flags that must be known before the others can be read, by the names of their settings."""
+    values = {}
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        if _flag_of_word(word) == flag:
+        if flag := _flag_of_word(word):
             _, separator, value = word.partition("=")
-            value = value if separator else following
-    return value
+            values[flag[2:].replace("-", "_")] = value if separator else following
+    return {name: value for name, value in values.items() if value and not value.startswith("--")}
+
+
+def value_of(flag: str, arguments: Sequence[str]) -> str:
+    """The value of such a flag; "" if it is not given."""
+    return given(arguments).get(flag[2:].replace("-", "_"), "")
 
 
 def leading_words(arguments: Sequence[str]) -> list[str]:

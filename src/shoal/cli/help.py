@@ -75,7 +75,7 @@ def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
     for name in sorted(filter(own.__contains__, found), key=lambda x: order.get(x, len(order))):
         group, setting = titles.get(name, title), found[name]
         is_known_group = group in (MOST_USED, title) or not owner
-        flag = Flag(_flag_text(name, setting.declared), _help_text(setting))
+        flag = Flag(_flag_text(name, setting), _help_text(setting))
         yield group if is_known_group else f"{owner}: {group}", flag
     for name, part in parts.items():
         yield from _flags(part, name, name)
@@ -92,9 +92,12 @@ def flag_of(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
-def _flag_text(name: str, declared: Any) -> str:
+def _flag_text(name: str, setting: settings.Setting) -> str:
     flag = flag_of(name)
-    return f"{flag}, --no{flag[1:]}" if declared is bool else f"{flag} {_type_name(declared)}"
+    if setting.names is not None:
+        names = f"{{{','.join(setting.names)}}}" if setting.names else "NAME"
+        return f"{flag} {names} or module:function"
+    return f"{flag}, --no{flag[1:]}" if setting.declared is bool else f"{flag} {_type_name(setting.declared)}"
 
 
 def _type_name(declared: Any) -> str:

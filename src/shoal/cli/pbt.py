@@ -38,7 +38,7 @@ class PbtFlags(RunFlags, api.PbtOptions):
             "preset",
             "quiet",
         ),
-        "evaluation and logging": ("eval_env",),
+        "evaluation": ("eval_env",),
     }
 
     tune: tuple[str, ...] = ()

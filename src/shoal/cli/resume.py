@@ -27,8 +27,8 @@ class ResumeFlags:
     groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("from_step", "quiet")}
 
     from_step: str = ""
-    """Goes on from this checkpoint, its environment steps, best or last, with its optimiser, as a new run in a
-    directory of its own (--run-dir); the old run does not change."""
+    """Starts a new run (--run-dir) that goes on from this checkpoint of RUN, optimiser and all: its environment steps,
+    best or last; RUN does not change."""
     quiet: bool = False
     """Shows no progress; the result is still printed."""
 

@@ -24,7 +24,7 @@ class SearchFlags(RunFlags):
             *("grid", "random", "space", "objective", "confirm_seeds", "halving", "min_steps"),
             *("algorithm", "config", "preset", "quiet"),
         ),
-        "evaluation and logging": ("eval_env",),
+        "evaluation": ("eval_env",),
     }
 
     grid: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def read_request(
         config_file=flags.value_of("--config", arguments) or None,
         use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
         environment_parameters=flags.parse_environment(words)[1],
-        choices={"network": network} if (network := flags.value_of("--network", arguments)) else {},
+        choices=flags.given(arguments),
     )
     parsed, overrides, words = parse_settings(
         command, description, lambda: choices(algorithm=defaults[0]), defaults, arguments

@@ -30,7 +30,7 @@ class SweepFlags(SearchFlags, api.SweepOptions):
             *("min_steps", "run_dir"),
             *("algorithm", "config", "preset", "quiet"),
         ),
-        "evaluation and logging": ("eval_env",),
+        "evaluation": ("eval_env",),
     }
 
 

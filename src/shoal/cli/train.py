@@ -44,8 +44,7 @@ class TrainFlags(RunFlags):
     from_: str = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
-    """Starts from the parameters of this checkpoint of that run instead: its environment steps, best or last (from);
-    `shoal resume RUN --from-step` goes on with the optimiser and all else."""
+    """Starts from the parameters of this checkpoint of that run, steps, best or last (from; or see shoal resume)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -99,14 +98,13 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
 
     The defaults, and the existing flags, depend on a few of the flags.
     """
-    network = flags.value_of("--network", arguments)
     defaults = api.defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,
         use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
         environment_parameters=flags.parse_environment(_assignments(arguments))[1],
-        choices={"network": network} if network else {},
+        choices=flags.given(arguments),
     )
     choices = functools.partial(TrainFlags, defaults[0])
     return parse_settings(COMMAND, DESCRIPTION, choices, defaults, arguments)

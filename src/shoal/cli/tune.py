@@ -29,7 +29,7 @@ class TuneFlags(SearchFlags, api.TuneOptions):
             *("grid", "random", "space", "trials", "batch", "storage", "study", "objective"),
             *("confirm_seeds", "halving", "min_steps", "run_dir", "algorithm", "config", "preset", "quiet"),
         ),
-        "evaluation and logging": ("eval_env",),
+        "evaluation": ("eval_env",),
     }
 
     grid: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from shoal.base.errors import ShoalError
 class Needs:
     """A condition on another setting, without which a setting has no effect; one of `values`, `kinds` and `other_than`.
 
-    Classes and functions count by their `module:Name`.
+    Classes and functions count by their `module:Name`. A text of several names with commas between counts by each.
     Attributes:
       name: the other setting's name; `action_space`, `observation_space` or `num_agents`, the environment's; or
         `has_memory`, what a network of the caller's own declares.
@@ -27,6 +27,7 @@ class Needs:
       kinds: it must be an instance of one of these classes, by their names.
       other_than: it must have any value but these.
       such_as: with `other_than`, a value that is right; for the message.
+      or_function: whether a function of the user's own, module:function, is right too: it may read any setting.
     """
 
     name: str
@@ -34,13 +35,17 @@ class Needs:
     kinds: tuple[str, ...] = ()
     other_than: tuple[Any, ...] = ()
     such_as: Any = None
+    or_function: bool = False
 
     def is_met(self, value: Any) -> bool:
         """Report whether a value of the other setting is right."""
         if self.kinds:
             return type(value).__name__ in self.kinds
         value = f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else value
-        return value in self.values if self.values else value not in self.other_than
+        if self.or_function and ":" in str(value):
+            return True
+        names = value.split(",") if isinstance(value, str) else [value]
+        return any(x in self.values for x in names) if self.values else value not in self.other_than
 
     def __str__(self) -> str:
         """Return a right setting in words, such as "surrogate='clip'"."""

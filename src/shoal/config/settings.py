@@ -84,6 +84,7 @@ class Setting(NamedTuple):
     Attributes:
       owner: the class of the struct that holds it.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
+      names: those of the functions of which it chooses one (see `function`); None for any other setting.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Setting(NamedTuple):
     bounds: struct.Bounds | None = None
     choice: Choice | None = None
     is_keyed: bool = False
+    names: tuple[str, ...] | None = None
 
     @property
     def is_data(self) -> bool:
@@ -120,6 +122,14 @@ def keyed(setting: str) -> Any:
     decides.
     """
     return dataclasses.field(default=(), metadata={"keyed": setting})
+
+
+def function(default: str | None, names: Iterable[str] = ()) -> Any:
+    """Declare a field that chooses a function: by one of `names`, as `module:function`, or given itself.
+
+    Without `names`, the use of the value decides which there are.
+    """
+    return dataclasses.field(default=default, metadata={"names": tuple(names)})
 
 
 def hidden() -> Any:
@@ -165,7 +175,7 @@ def _add_settings(settings: dict[str, Setting], config: Any) -> None:
     for declared in schema_of(cls):
         name, value, choice = declared.name, getattr(config, declared.name), declared.choice
         holds_struct = declared.may_nest and is_nested(value)
-        own = [Setting(name, value, declared.type, cls, declared.bounds, choice)]
+        own = [Setting(name, value, declared.type, cls, declared.bounds, choice, names=declared.names)]
         if declared.keyed:
             own = [
                 Setting(f"{declared.keyed}.{key}", number, float, cls, is_keyed=True)
@@ -237,8 +247,12 @@ def with_choices(config: T, values: Mapping[str, Any]) -> T:
     for declared in schema_of(type(config)):
         name, present = declared.name, getattr(config, declared.name)
         choice = declared.choice if name in values else None
-        if choice and not (is_nested(present) and choice.name_of(present) == values[name]):
-            changes[name] = choice.choose(values[name])
+        if choice:
+            named = choice.choose(values[name])
+            is_same = is_nested(present) and choice.name_of(present) == choice.name_of(named)
+            named = present if is_same and not is_nested(values[name]) else named
+            if (replaced := with_choices(named, values)) is not present:
+                changes[name] = replaced
         elif (
             declared.may_nest
             and is_nested(present)
@@ -336,6 +350,7 @@ class FieldSchema(NamedTuple):
     Attributes:
       keyed: what the names of its settings begin with, where it holds several (see `keyed`).
       may_nest: whether its value may be a dataclass, with settings of its own.
+      names: see `Setting`.
     """
 
     name: str
@@ -344,6 +359,7 @@ class FieldSchema(NamedTuple):
     choice: Choice | None
     keyed: str | None
     may_nest: bool
+    names: tuple[str, ...] | None
 
 
 @struct.once_per_class
@@ -354,7 +370,8 @@ def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
         own = struct.metadata_of(cls)[name]
         if not own.get("hidden"):
             keyed, may_nest = own.get("keyed"), "keyed" not in own and _may_nest(declared)
-            schema.append(FieldSchema(name, declared, own.get("bounds"), own.get("choice"), keyed, may_nest))
+            declarations = own.get("bounds"), own.get("choice"), keyed, may_nest, own.get("names")
+            schema.append(FieldSchema(name, declared, *declarations))
     return tuple(schema)
 
 
@@ -367,6 +384,20 @@ def options_of(declared: Any) -> tuple[Any, ...]:
     """Return the types that a declared one is made of, such as int and None of `int | None`."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
     return typing.get_args(declared) if is_union else (declared,)
+
+
+def words_of(declared: Any) -> tuple[Any, ...]:
+    """Return the words of a declared type that stand beside another type, as in `int | Literal["never"]`."""
+    options = options_of(declared)
+    literals = [x for x in options if typing.get_origin(x) is typing.Literal]
+    return tuple(word for x in literals for word in typing.get_args(x)) if len(options) > 1 else ()
+
+
+def main_option(declared: Any) -> Any:
+    """Return the type of which a declared one is made, beside None and words."""
+    options = options_of(declared)
+    others = [x for x in options if x is not types.NoneType and typing.get_origin(x) is not typing.Literal]
+    return others[0] if others else options[0]
 
 
 @struct.once_per_class
@@ -403,17 +434,18 @@ def check_fields(config: Any) -> None:
         if struct.is_traced(value):
             continue
         if setting.choice:
-            if not is_nested(getattr(config, name, setting)):
+            if declared is not str:  # no struct, whose name is a text
                 raise ShoalError(
                     f"{name}={value!r} is no struct; with_settings({type(config).__name__}(), {name}={value!r}) "
                     "chooses one by its name"
                 )
             continue
-        if typing.get_origin(declared) is types.UnionType:  # X | None
-            if value is None:
+        if len(options_of(declared)) > 1:  # X | None, or X | Literal["word"]
+            if value is None or value in words_of(declared):
                 continue
-            (declared,) = (option for option in typing.get_args(declared) if option is not types.NoneType)
-        if name not in IMPORTABLE or isinstance(value, str):  # its use says what is no function
+            declared = main_option(declared)
+        is_importable = name in IMPORTABLE or setting.names is not None
+        if not is_importable or isinstance(value, str):  # its use says what is no function
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             if setting.bounds:

@@ -90,11 +90,11 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files of a run, and the directories made for it that hold nothing else."""
+        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         policies = [f"{name}{SUFFIX}" for name in POLICIES]
-        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, LOCK, *policies):
+        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, *policies, LOCK):  # the lock last
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
         new_directory.remove_empty(self.created_directories)
 
     @classmethod

@@ -7,8 +7,11 @@ import re
 import time
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 from shoal.base.errors import ShoalError
 from shoal.base.files import free_bytes, report_os_errors, temporary_name
+from shoal.disk.lock import LOCK
 
 RUNS_DIR = Path("runs")  # the parent of the directories of runs without `run_dir`
 PROBE = ".probe.{}"  # with the number of the process
@@ -18,15 +21,15 @@ def check_vacant(path: Path, marker: str | None, needed: int = 0) -> None:
     """Require that a directory can be made and written to; leaves nothing behind.
 
     Args:
-      marker: the file that identifies a run, which must not exist, nor any other file but `leftovers`; None for a
-        directory that may hold other files.
+      marker: the file that identifies a run, which must not exist, nor any other file but `leftovers` and the lock of
+        a run that was removed; None for a directory that may hold other files.
     Raises:
-      ShoalError: it cannot be made or written to, or holds files already.
+      ShoalError: it cannot be made, written to or locked, or holds files already.
     """
     if marker:
         check_no_run(path, marker)
     with report_os_errors(f"run directory {str(path)!r} cannot be written to"):
-        if marker and path.is_dir() and set(path.iterdir()) - set(leftovers(path, marker)):
+        if marker and path.is_dir() and set(path.iterdir()) - {path / LOCK, *leftovers(path, marker)}:
             raise ShoalError(f"run directory {str(path)!r} is not empty and holds no run; name a new one.")
         existing = _nearest_existing(path)
         _probe_write(existing)
@@ -145,11 +148,13 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def _probe_write(directory: Path) -> None:
-    """Write a byte into a directory; permission bits are not enough, since a file system may be read-only or full."""
+    """Write a byte into a directory, and lock it; a file system may be read-only or full, or lack locks."""
     probe = directory / PROBE.format(os.getpid())
     try:
         with open(probe, "wb", buffering=0) as file:
             file.write(b"\0")
+            with report_os_errors(f"directory {str(directory)!r} cannot be locked"):
+                lock_descriptor(file.fileno(), blocking=False)
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)

@@ -38,8 +38,8 @@ def build_summary(
     algorithm: str,
     seeds: Sequence[int],
     steps_per_seed: int,
-    final: Sequence[float],
-    absolute: Sequence[float],
+    final: Sequence[float] | None,
+    absolute: Sequence[float] | None,
     steps_per_second: float,
     seconds: Mapping[str, float],
     parameters: Sequence[Mapping[str, Any]],
@@ -49,13 +49,14 @@ def build_summary(
     """Build the content of `summary.json`.
 
     Args:
-      final: mean return of each seed's last policy.
-      absolute: mean return of each seed's best policy, evaluated again with ten times the episodes
-        (Gorsane et al. 2022).
+      final: mean return of each seed's last policy; None where it was not evaluated.
+      absolute: mean return of each seed's best policy, evaluated again on more episodes (Gorsane et al. 2022); None
+        where it was not.
       steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
       failed: an entry for each seed that was not trained to the end; if none was, there is no score.
     """
+    has_score = len(failed) < len(seeds)
     return {
         "schema": SCHEMA,
         "environment": environment,
@@ -63,8 +64,8 @@ def build_summary(
         "seeds": list(seeds),
         "steps_per_seed": steps_per_seed,
         "failed": list(failed),
-        "final": score_statistics(final, len(failed) < len(seeds)),
-        "absolute": score_statistics(absolute, len(failed) < len(seeds)),
+        "final": None if final is None else score_statistics(final, has_score),
+        "absolute": None if absolute is None else score_statistics(absolute, has_score),
         "steps_per_second": steps_per_second,
         "seconds": dict(seconds),
         "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
@@ -110,11 +111,8 @@ def chosen_score(
 ) -> dict[str, Any]:
     """Return the name of the score that chose the best policies, and its statistics where it is a metric."""
     name = score if isinstance(score, str) else import_name(score)
-    if name not in absolute:
-        return {"name": name}
-    parts = {
-        part: score_statistics(x[name], has_score) for part, x in (("final", final), ("absolute", absolute))
-    }
+    found = {"final": final, "absolute": absolute}
+    parts = {part: score_statistics(x[name], has_score) for part, x in found.items() if name in x}
     return {"name": name} | {
         part: {"values": x["returns"], "iqm": x["iqm"], "interval": x["interval"]}
         for part, x in parts.items()
@@ -122,31 +120,36 @@ def chosen_score(
 
 
 def variant_scores(
-    members: Members, final: Sequence[float], absolute: Sequence[float], failed: Sequence[int] = ()
+    members: Members,
+    final: Sequence[float] | None,
+    absolute: Sequence[float] | None,
+    failed: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
-    """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute
-    ones; failed members count as the worst of the population.
+    """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute ones, or
+    else their final ones; failed members count as the worst of the population. A score that there is not is None.
     """
     places: dict[str, list[int]] = {}
     for k, member in enumerate(members):
         places.setdefault(member.label, []).append(k)
 
-    def ranked(returns: Sequence[float]) -> dict[str, scores.SettingScore]:
+    def ranked(returns: Sequence[float] | None) -> dict[str, scores.SettingScore]:
+        if returns is None:
+            return {}
         return scores.rank_settings(
             {label: [np.nan if k in failed else returns[k] for k in own] for label, own in places.items()}
         )
 
-    finals, rows = ranked(final), []
-    for label, score in ranked(absolute).items():
+    finals, absolutes, rows = ranked(final), ranked(absolute), []
+    for label in absolutes or finals or places:
         failures = [members[k].seed for k in places[label] if k in failed]
         has_score = len(failures) < len(places[label])
+        found = {"absolute": absolutes.get(label), "final": finals.get(label)}
         rows.append(
             {
                 "label": label,
                 "settings": dict(members[places[label][0]].settings),
                 "seeds": [members[k].seed for k in places[label]],
-                "absolute": score_statistics(score.scores, has_score),
-                "final": score_statistics(finals[label].scores, has_score),
+                **{name: x and score_statistics(x.scores, has_score) for name, x in found.items()},
                 **({"failed": failures} if failures else {}),
             }
         )
@@ -251,5 +254,5 @@ def device() -> dict[str, Any]:
         "kind": devices[0].device_kind,
         "platform": devices[0].platform,
         "count": len(devices),
-        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
+        "matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None) or "default",
     }

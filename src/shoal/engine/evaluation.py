@@ -251,9 +251,11 @@ class Subject(NamedTuple):
 
     def key(self, run: Run) -> Array:
         """Return the key of the episodes."""
+        seed = run.settings.eval_seed
+        key = run.key if seed == -1 else jax.random.key(seed)
         if self.best:
-            return stream_key(run.key, Stream.ABSOLUTE, 0)
-        return stream_key(run.key, Stream.EVALUATION, run.updates)
+            return stream_key(key, Stream.ABSOLUTE, 0)
+        return stream_key(key, Stream.EVALUATION, run.updates if seed == -1 else 0)
 
     def leaves_out(self, fault: Any) -> Any:
         """Report for which marks of faults a run is not evaluated: it was stopped early, or its training has failed.

@@ -44,6 +44,7 @@ class History:
       seconds: wall time by activity.
       frozen: members that had numbers that were not finite, and are trained no further.
       exchanges: between the members, or changes of their settings, if there are any.
+      stopped: why the run ends before its budget is spent; "" where it does not.
     """
 
     updates: int = 0
@@ -53,11 +54,16 @@ class History:
     seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
     frozen: list[int] = dataclasses.field(default_factory=list)
     exchanges: list[Exchange] = dataclasses.field(default_factory=list)
+    stopped: str = ""
 
     @property
     def evaluated(self) -> int:
         """The number of updates at the last evaluation; -1 before the first."""
         return self.evaluations[-1][0] if self.evaluations else -1
+
+    def stop(self, reason: str | None) -> None:
+        """Let the run end where it is, if there is a reason; the first one stays."""
+        self.stopped = self.stopped or reason or ""
 
     def spend(self, **seconds: float) -> None:
         """Add wall time to activities."""

@@ -11,13 +11,15 @@ from shoal.engine.run import Run
 
 
 class Listener(Protocol):
-    """A receiver of a run's progress."""
+    """A receiver of a run's progress; a text that it returns is the reason to end the run there."""
 
-    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+    def on_training(
+        self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float
+    ) -> str | None:
         """Receive the metrics of a chunk of updates."""
         ...
 
-    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
+    def on_evaluation(self, updates: int, metrics: Numbers) -> str | None:
         """Receive the metrics of an evaluation."""
         ...
 

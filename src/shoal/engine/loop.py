@@ -13,7 +13,18 @@ from shoal.engine.contract import checked_update
 from shoal.engine.metrics import checked_means, checked_numbers
 from shoal.engine.nonfinite import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
 from shoal.engine.rollout import RolloutState, episode_metrics, no_ended_episodes, random_rollout, rollout
-from shoal.engine.run import ProgramSettings, Run, Stream, batch_of, clock_of, group_key, start, stream_key
+from shoal.engine.run import (
+    Best,
+    ProgramSettings,
+    Run,
+    Stream,
+    batch_of,
+    clock_of,
+    group_key,
+    policy_of,
+    start,
+    stream_key,
+)
 from shoal.types import Array, Environment, Keys, Metrics, spec_of
 
 
@@ -74,6 +85,9 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
     def body(run: Run) -> Run:
         metrics = run.metrics
         run, new_metrics = _update_traced_once(dataclasses.replace(run, metrics=()))
+        if run.settings.keeps_last:
+            newest = Best(policy_of(run), run.best.score, run.updates)
+            run = dataclasses.replace(run, best=struct.where(run.fault == NOWHERE, newest, run.best))
         return dataclasses.replace(run, metrics=jax.tree.map(jnp.add, metrics, new_metrics))
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)

@@ -17,6 +17,7 @@ from shoal.engine import team
 from shoal.engine.contract import checked_algorithm, checked_learner
 from shoal.engine.nonfinite import NOWHERE
 from shoal.envs.batch import Batch
+from shoal.envs.trials import consecutive
 from shoal.types import Array, Clock, Environment, Learner, Policy, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
@@ -46,6 +47,9 @@ class ProgramSettings(NamedTuple):
     eval_episodes: int = 32
     eval_max_steps: int = 10_000
     eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is computed from the first
+    eval_seed: int = -1  # of the episodes of all evaluations; -1 where each evaluation has its own
+    eval_consecutive: int = 1  # the episodes that are played in a row, as one
+    keeps_last: bool = False  # whether the newest policy counts as the best, since none is evaluated
     score: str | Callable = "return_mean"  # a metric of an evaluation, or a function of all of them
     eval_metrics: Callable | None = None  # (Episodes) -> further metrics of an evaluation
     changing: tuple[str, ...] = ()  # leaves of a Run's config that change while it trains, as `config/gamma`
@@ -176,7 +180,9 @@ def policy_of(run: Run) -> Policy:
 
 def evaluation_environment_of(run: Run) -> Environment:
     """Return the environment in which a run's policies are evaluated, which is the same for all members."""
-    return run.environment if isinstance(run.evaluation_environment, tuple) else run.evaluation_environment
+    has_own = not isinstance(run.evaluation_environment, tuple)
+    environment = run.evaluation_environment if has_own else run.environment
+    return consecutive(environment, run.settings.eval_consecutive)
 
 
 def placement(settings: ProgramSettings, local: Any, shared: Any) -> Run:

@@ -25,22 +25,33 @@ class RunConfig:
     needs: ClassVar[Table] = {
         "reset_pool": (Needs("reset", ("pool",)),),
         "num_evals": (Needs("eval_every", (-1,)),),
+        "score": (Needs("eval_every", other_than=("never",), such_as=-1),),
         "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
         "checkpoint_every": (Needs("checkpoints", (True,)),),
         "checkpoint_evals": (Needs("checkpoints", (True,)),),
         "keep": (Needs("checkpoints", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("seeds", "seed", "total_steps", "num_updates", "num_envs", "num_steps", "run_dir"),
-        "evaluation and logging": (
-            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps"),
-            *("score", "eval_metrics", "log_every"),
+        "most used": (
+            "seeds",
+            "seed",
+            "total_steps",
+            "num_updates",
+            "num_envs",
+            "num_steps",
+            "name",
+            "run_dir",
         ),
-        "checkpoints": (
+        "evaluation": (
+            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed"),
+            *("eval_consecutive", "absolute_episodes", "score", "eval_metrics"),
+        ),
+        "logging and checkpoints": (
+            "log_every",
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("on_nan", "on_disk_error"),
         ),
-        "resets": ("reset", "reset_pool"),
+        "resets and observations": ("reset", "reset_pool", "actor_only", "critic_only"),
         "devices": ("devices", "env_groups", "seed_batching"),
     }
 
@@ -51,11 +62,13 @@ class RunConfig:
     total_steps: int = parameter(500_000, low=1, high=MAX_STEPS)
     """Trains each seed for this many environment steps, rounded down to whole updates."""
     num_updates: int | None = parameter(None, low=1, high=LARGEST_INDEX)
-    """Trains each seed for this many updates, of num_envs*num_steps environment steps each, in place of total_steps."""
+    """Trains each seed for this many updates, in place of total_steps."""
     num_envs: int = parameter(64, low=1, high=LARGEST_INDEX)
     """Steps this many environments together for each seed."""
     num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Makes this many steps in each environment for an update."""
+    name: str = ""
+    """Gives the run this name, in its directory's name, its result and its summary."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"
@@ -64,13 +77,29 @@ class RunConfig:
     """
     reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Computes this many starts for the pool (reset pool)."""
+    actor_only: tuple[str, ...] = ()
+    """Shows these entries of a dictionary of observations to the actor only, beside those that the environment names.
+    """
+    critic_only: tuple[str, ...] = ()
+    """Shows these entries of a dictionary of observations to the critic only, beside those that the environment names.
+    """
     num_evals: int = parameter(20, low=0, high=MAX_POINTS)
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
-    eval_every: int = parameter(-1, low=-1, high=MAX_STEPS)
-    """Evaluates every so many environment steps; 0 evaluates only at the end, -1 as often as num_evals says."""
+    eval_every: int | Literal["never"] = parameter(-1, low=-1, high=MAX_STEPS)
+    """Evaluates every so many environment steps; 0 evaluates only before training and at its end, -1 as often as
+    num_evals says. With never no policy is evaluated while training, and the last one counts as the best."""
     # The best policy plays ten times as many.
     eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10)
-    """Plays this many whole episodes in each evaluation; the best policy is evaluated again with ten times as many."""
+    """Plays this many whole episodes in each evaluation."""
+    absolute_episodes: int = parameter(-1, low=-1, high=LARGEST_INDEX)
+    """Evaluates the best policy again at the end, on this many new episodes; -1 plays ten times eval_episodes, 0 leaves
+    this evaluation out."""
+    eval_seed: int = parameter(-1, low=-1, high=LARGEST_SEED)
+    """Plays the same episodes in every evaluation while training, with all seeds: the start states and random numbers
+    of this seed; with -1 each evaluation has its own."""
+    eval_consecutive: int = parameter(1, low=1, high=LARGEST_INDEX)
+    """Plays this many episodes of one task in a row, with the policy's memory kept, and counts them as one; reports the
+    return of each by its place too."""
     eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
     """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
     eval_max_steps: int = parameter(10_000, low=1, high=LARGEST_INDEX)
@@ -137,6 +166,16 @@ class RunConfig:
         total_steps = self.num_updates * self.steps_per_update
         return dataclasses.replace(self, total_steps=total_steps, num_updates=None)
 
+    @property
+    def num_absolute_episodes(self) -> int:
+        """The number of episodes on which the best policy is evaluated again; 0 for none."""
+        return 10 * self.eval_episodes if self.absolute_episodes == -1 else self.absolute_episodes
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether policies are evaluated while training; else the last one counts as the best."""
+        return self.eval_every != "never"
+
     def validate(self) -> None:
         """Raise ShoalError for the first setting that cannot work."""
         if isinstance(self.seeds, tuple | list):
@@ -175,7 +214,7 @@ class RunConfig:
             )
         for name in ("eval_every", "log_every"):
             every = getattr(self, name)
-            if every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
+            if every != "never" and every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
                 smallest = -(-self.total_updates // MAX_POINTS) * self.steps_per_update
                 raise ShoalError(
                     f"{name}={every} is too small for total_steps={self.total_steps}: there may be at most "
@@ -189,6 +228,8 @@ class RunConfig:
     def evaluation_points(self) -> list[int]:
         """List the numbers of updates after which the policy is evaluated: 0, evenly spaced ones, and the last."""
         total = self.total_updates
+        if self.eval_every == "never":
+            return []
         if self.eval_every > 0:
             every = self.updates_in(self.eval_every)
             points = set(range(0, total + 1, every))

@@ -56,7 +56,7 @@ class TrainedPolicy:
 
     @property
     def memory_lasts(self) -> str:
-        """The duration of its memory in trials, "trial" or "episode"; "none" without memory."""
+        """The duration of its memory, "trial", "episode" or "run"; "none" without memory."""
         has_memory = jax.tree.leaves(self.initial_memory()) and hasattr(self.config, "memory_lasts")
         return self.config.memory_lasts if has_memory else "none"
 

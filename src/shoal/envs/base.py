@@ -40,7 +40,7 @@ T = TypeVar("T")
 REQUIRED = ("observation_space", "action_space", "reset", "step")
 DEFAULTS: Mapping[str, Any] = {
     **{"num_agents": 1, "roles": (), "team_return": "sum", "pays_absent": False},
-    **{"info_summaries": MappingProxyType({}), "critic_only": ()},
+    **{"info_summaries": MappingProxyType({}), "critic_only": (), "actor_only": ()},
 }
 
 
@@ -56,8 +56,8 @@ def environment(cls: type[T]) -> type[T]:
     Fields declared `float` (or `Array`, or another environment) are data: they can be traced, stacked and
     mapped over, and a new value does not compile anything again. Fields of other types are static. Class
     attributes without an annotation, such as `observation_space`, are not fields. If the class does not
-    define them, `num_agents` is 1, `team_return` is "sum", `pays_absent` is False, and `roles`, `info_summaries` and
-    `critic_only` are empty.
+    define them, `num_agents` is 1, `team_return` is "sum", `pays_absent` is False, and `roles`, `info_summaries`,
+    `critic_only` and `actor_only` are empty.
 
     Raises:
       ShoalError: the class lacks a space, `reset` or `step`.
@@ -111,6 +111,11 @@ class Wrapper:
     def critic_only(self) -> tuple[str, ...]:
         """The entries of the observation that only a critic is shown."""
         return getattr(self.env, "critic_only", ())
+
+    @property
+    def actor_only(self) -> tuple[str, ...]:
+        """The entries of the observation that only the actor is shown."""
+        return getattr(self.env, "actor_only", ())
 
     @property
     def info_summaries(self) -> Mapping[str, str]:

@@ -11,8 +11,8 @@ from shoal.base.errors import ShoalError
 from shoal.envs import summaries
 from shoal.envs.base import TimeStep, Wrapper, again, counted_reward, environment, parameter
 from shoal.envs.registry import MAX_COUNT
-from shoal.types import EPISODE_ENDED, Array, PyTree, State
-from shoal.types.spaces import Dict, Discrete
+from shoal.types import EPISODE_ENDED, Array, Environment, PyTree, State
+from shoal.types.spaces import Dict, Discrete, Space
 from shoal.xla import sparse_updates
 
 # Entries of `info` for the episode of this step.
@@ -144,9 +144,10 @@ class Trial(Wrapper):
                 alive=next_timestep.alive,
                 info=jax.tree.map(jnp.zeros_like, state.info),
             )
-            observation = {**timestep.observation, **self._observation_entries(next_timestep.observation)}
             next_timestep = timestep._replace(
-                observation=observation, action_mask=next_timestep.action_mask, alive=next_timestep.alive
+                observation=self._next_observation(timestep.observation, next_timestep.observation),
+                action_mask=next_timestep.action_mask,
+                alive=next_timestep.alive,
             )
             return next_state, next_timestep
 
@@ -177,17 +178,24 @@ class Trial(Wrapper):
         self, timestep: TimeStep, state: TrialState, has_ended: Array, info: Mapping[str, Array]
     ) -> TimeStep:
         """Add the flag to a time-step's observation, and the trial's own entries to its info."""
-        entries = self._observation_entries(timestep.observation)
-        agents = () if self.num_agents == 1 else (self.num_agents,)
-        flag = jnp.broadcast_to(has_ended.astype(jnp.int32), agents)
+        observation = self._with_flag(timestep.observation, has_ended)
         trial_info = {
             EPISODE_INDEX: state.episode,
             EPISODE_RETURN: state.returned,
             EPISODE_LENGTH: state.length,
         }
-        return timestep._replace(
-            observation={**entries, EPISODE_ENDED: flag}, info={**info, **trial_info, **state.log}
-        )
+        return timestep._replace(observation=observation, info={**info, **trial_info, **state.log})
+
+    def _with_flag(self, observation: PyTree, has_ended: Array) -> PyTree:
+        """Add to an inner observation whether an episode has just ended."""
+        entries = self._observation_entries(observation)
+        agents = () if self.num_agents == 1 else (self.num_agents,)
+        flag = jnp.broadcast_to(has_ended.astype(jnp.int32), agents)
+        return {**entries, EPISODE_ENDED: flag}
+
+    def _next_observation(self, ended: PyTree, started: PyTree) -> PyTree:
+        """Return the observation where an episode has ended and the next one has started."""
+        return {**ended, **self._observation_entries(started)}
 
     def _observation_entries(self, observation: PyTree) -> dict[str, PyTree]:
         """Return the inner observation as a dictionary."""
@@ -203,6 +211,42 @@ class Trial(Wrapper):
         for name in info:
             if name in reserved or name in ("return", "length"):
                 raise ShoalError(f"a Trial uses the name {name!r} in `info` itself; rename that entry")
+
+
+@environment
+class Consecutive(Trial):
+    """Join `episodes` episodes of one task into one, as a Trial does, for a policy that was not trained in trials.
+
+    The observation is the inner one, so that any policy of the inner environment can act.
+    """
+
+    @property
+    def observation_space(self) -> Space:  # type: ignore[override]
+        """The inner observation."""
+        return self.env.observation_space
+
+    def _with_flag(self, observation: PyTree, has_ended: Array) -> PyTree:
+        return observation
+
+    def _next_observation(self, ended: PyTree, started: PyTree) -> PyTree:
+        return started
+
+
+def consecutive(env: Environment, episodes: int) -> Environment:
+    """Return an environment of which an episode is so many episodes of the given one in a row; for 1 itself.
+
+    Raises:
+      ShoalError: the episodes of the given one are trials.
+    """
+    if episodes == 1:
+        return env
+    space = env.observation_space
+    if isinstance(space, Dict) and EPISODE_ENDED in space:
+        raise ShoalError(
+            f"{episodes} consecutive episodes cannot be played of trials, which are several episodes already; make "
+            "them longer by trial_episodes."
+        )
+    return Consecutive(env, episodes=episodes)  # type: ignore[call-arg]
 
 
 def _episode_results(state: TrialState, info: Mapping[str, Array]) -> dict[str, Array]:

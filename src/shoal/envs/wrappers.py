@@ -163,11 +163,12 @@ class Flatten(ObservationWrapper):
         return flattened_space(self.env.observation_space)
 
     def _check_entries(self) -> None:
-        if names := getattr(self.env, "critic_only", ()):
-            raise ShoalError(
-                f"Flatten makes one vector of the observation, of which critic_only={names} is for the critic only; "
-                "flatten the entries in the environment itself, or leave the wrapper out"
-            )
+        for whose in ("critic", "actor"):
+            if names := getattr(self.env, f"{whose}_only", ()):
+                raise ShoalError(
+                    f"Flatten makes one vector of the observation, of which {whose}_only={names} is for the {whose} "
+                    "only; flatten the entries in the environment itself, or leave the wrapper out"
+                )
 
     def _shown(self, timestep: TimeStep) -> TimeStep:
         self._check_entries()
@@ -244,6 +245,24 @@ class Hide(ObservationWrapper):
         visible = state[..., self._visible_indices(state.shape[-1])]
         observation = {OBSERVATION: visible, STATE: state} if self.critic_state else visible
         return timestep._replace(observation=observation)
+
+
+@environment
+class Shown(Wrapper):
+    """Name more entries of a dictionary of observations that only the actor, or only the critic, is shown."""
+
+    of_actor: tuple[str, ...] = ()
+    of_critic: tuple[str, ...] = ()
+
+    @property
+    def actor_only(self) -> tuple[str, ...]:
+        """The entries of the observation that only the actor is shown."""
+        return tuple(dict.fromkeys((*getattr(self.env, "actor_only", ()), *self.of_actor)))
+
+    @property
+    def critic_only(self) -> tuple[str, ...]:
+        """The entries of the observation that only a critic is shown."""
+        return tuple(dict.fromkeys((*getattr(self.env, "critic_only", ()), *self.of_critic)))
 
 
 def with_hidden_entries(

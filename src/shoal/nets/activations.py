@@ -1,5 +1,6 @@
 """Activation functions by name, for configs."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -13,7 +14,7 @@ def identity(x: jax.Array) -> jax.Array:
     return x
 
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
     "celu": jax.nn.celu,
     "elu": jax.nn.elu,
     "gelu": jax.nn.gelu,
@@ -23,13 +24,17 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "identity": identity,
     "leaky_relu": jax.nn.leaky_relu,
     "log_sigmoid": jax.nn.log_sigmoid,
+    "log_softmax": jax.nn.log_softmax,
     "mish": jax.nn.mish,
+    "none": identity,
+    "normalise": jax.nn.standardize,
     "relu": jax.nn.relu,
     "relu6": jax.nn.relu6,
     "selu": jax.nn.selu,
     "sigmoid": jax.nn.sigmoid,
     "silu": jax.nn.silu,
     "sin": jnp.sin,
+    "softmax": jax.nn.softmax,
     "softplus": jax.nn.softplus,
     "softsign": jax.nn.soft_sign,
     "squareplus": jax.nn.squareplus,
@@ -37,10 +42,19 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
 }
 
+OF_ALL_FEATURES = (
+    "log_softmax",
+    "normalise",
+    "softmax",
+)  # of the features together; all others are elementwise
 
-def activation(name: str) -> Callable[[jax.Array], jax.Array]:
-    """Return the elementwise activation of a name, one of `ACTIVATIONS`.
 
+def activation(name: str, axis: int = -1) -> Callable[[jax.Array], jax.Array]:
+    """Return the activation of a name, one of `ACTIVATIONS`.
+
+    Args:
+      axis: of the features. "softmax" and "log_softmax" are over all of them, and "normalise" brings them to mean 0
+        and variance 1 (with 1e-5 added to the variance).
     Raises:
       ShoalError: no activation has that name.
     """
@@ -48,4 +62,5 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
         raise ShoalError(
             f"activation={name!r} is none of {', '.join(ACTIVATIONS)}{nearest(str(name), ACTIVATIONS)}."
         )
-    return ACTIVATIONS[name]
+    function = ACTIVATIONS[name]
+    return functools.partial(function, axis=axis) if name in OF_ALL_FEATURES else function

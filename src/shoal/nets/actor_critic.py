@@ -5,7 +5,6 @@ An algorithm needs two methods of a network, `policy` and `value` (`Network`, be
 A network is a plain pytree of arrays: every array in it is a parameter and is trained.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,9 +12,11 @@ import jax
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
+from shoal.nets import torsos
+from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers
 from shoal.nets.heads import GSDEHead, head_for
 from shoal.nets.mlp import MLP
+from shoal.nets.value_heads import ScalarValueHead
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -38,14 +39,14 @@ class Network(Protocol):
         """Observations with leading axes [...] -> a distribution over actions with batch axes [...]."""
         ...
 
-    def value(self, observation: PyTree) -> Array:
-        """Observations with leading axes [...] -> values [...], one number for each."""
+    def value(self, observation: PyTree) -> Any:
+        """Observations with leading axes [...] -> values [...], one number or distribution over numbers for each."""
         ...
 
 
 def policy_and_value(
     network: Any, observation: PyTree, action_mask: Array | None = None
-) -> tuple[Distribution, Array]:
+) -> tuple[Distribution, Any]:
     """Both of a network, in one pass where it can."""
     if hasattr(network, "policy_and_value"):
         return network.policy_and_value(observation, action_mask)
@@ -66,9 +67,11 @@ class Actor(nnx.Module):
       state_dependent_std: of "normal" and "tanh_normal".
       initial_std: of these and "gsde".
       minimum_std: of the same; a Python number.
-      encoder: "flatten", "one_hot", "mlp_each", "cnn" or "set"; see `Encoder`.
-      scale, out_scale: of the orthogonal initialisation of hidden layers, and of the last; that is small, so that all
-        actions begin about equally likely.
+      encoder: one torso or several, as `shoal.nets.torsos.choose` takes them: "flatten", "one_hot", "mlp", "mlp_each",
+        "cnn", "resnet", "set", a class of your own or its module:Name, "cnn,mlp".
+      out_scale: of the initial weights of the last layer; small, so that all actions begin about equally likely.
+      out_initialiser: of the same; None takes `initialiser`.
+      style: `activation`, `layer_norm`, `scale` and `initialiser` of encoder and hidden layers, as an `MLP` takes them.
     Raises:
       ShoalError: a space, a size or a name that does not fit.
     """
@@ -78,21 +81,19 @@ class Actor(nnx.Module):
         spec: EnvSpec,
         *,
         sizes: Sequence[int] = (64, 64),
-        activation: str = "tanh",
-        layer_norm: bool = False,
         distribution: str = "auto",
         state_dependent_std: bool = False,
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
-        encoder: str = "flatten",
+        encoder: Any = "flatten",
         encoder_layers: EncoderLayers = DEFAULT_LAYERS,
-        scale: float = math.sqrt(2),
         out_scale: float = 0.01,
+        out_initialiser: str | None = None,
         key: Array,
+        **style: Any,
     ):
         encoder_key, mlp_key = jax.random.split(key)
-        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
-        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
+        self.encoder = torsos.build(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
         num_features = sizes[-1] if sizes else self.encoder.num_features
         self.head = head_for(
             spec.action_space,
@@ -102,8 +103,8 @@ class Actor(nnx.Module):
             minimum_std=minimum_std,
             num_features=num_features,
         )
-        outputs = self.head.num_inputs
-        self.mlp = MLP(self.encoder.num_features, sizes, outputs, out_scale=out_scale, key=mlp_key, **style)
+        style |= dict(out_scale=out_scale, out_initialiser=out_initialiser, key=mlp_key)
+        self.mlp = MLP(self.encoder.num_features, sizes, self.head.num_inputs, **style)
 
     def __call__(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
         """Observations with leading axes [...] -> a distribution with batch axes [...]."""
@@ -128,40 +129,56 @@ class Actor(nnx.Module):
 
 
 class Critic(nnx.Module):
-    """Encoder and MLP: observations to values. The arguments are `Actor`'s."""
+    """Encoder, MLP and head: observations to values. The other arguments are `Actor`'s.
+
+    Args:
+      value_head: one of `shoal.nets.value_heads`; None for numbers.
+    """
 
     def __init__(
         self,
         spec: EnvSpec,
         *,
         sizes: Sequence[int] = (64, 64),
-        activation: str = "tanh",
-        layer_norm: bool = False,
-        encoder: str = "flatten",
+        encoder: Any = "flatten",
         encoder_layers: EncoderLayers = DEFAULT_LAYERS,
-        scale: float = math.sqrt(2),
         out_scale: float = 1.0,
+        value_head: Any = None,
+        out_initialiser: str | None = None,
         key: Array,
+        **style: Any,
     ):
         encoder_key, mlp_key = jax.random.split(key)
-        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
-        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
-        self.mlp = MLP(self.encoder.num_features, sizes, 1, out_scale=out_scale, key=mlp_key, **style)
+        self.encoder = torsos.build(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
+        style |= dict(out_scale=out_scale, out_initialiser=out_initialiser, key=mlp_key)
+        self.head = value_head or ScalarValueHead()
+        self.mlp = MLP(self.encoder.num_features, sizes, self.head.num_inputs, **style)
 
-    def __call__(self, observation: PyTree) -> Array:
+    def __call__(self, observation: PyTree) -> Any:
         """Observations with leading axes [...] -> values [...]."""
-        return self.mlp(self.encoder(observation))[..., 0]
+        return self.head(self.mlp(self.encoder(observation)))
 
 
 class ValueHead(nnx.Module):
     """One plain layer from features to a value: the critic of a shared torso."""
 
-    def __init__(self, num_features: int, *, out_scale: float = 1.0, key: Array):
-        self.mlp = MLP(num_features, (), 1, out_scale=out_scale, key=key)
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        out_scale: float = 1.0,
+        out_initialiser: str | None = None,
+        value_head: Any = None,
+        key: Array,
+    ):
+        initialiser = out_initialiser or "orthogonal"
+        self.head = value_head or ScalarValueHead()
+        outputs = self.head.num_inputs
+        self.mlp = MLP(num_features, (), outputs, out_scale=out_scale, initialiser=initialiser, key=key)
 
-    def __call__(self, features: Array) -> Array:
+    def __call__(self, features: Array) -> Any:
         """[..., num_features] -> values [...]."""
-        return self.mlp(features)[..., 0]
+        return self.head(self.mlp(features))
 
 
 class ActorCritic(nnx.Module):
@@ -174,8 +191,11 @@ class ActorCritic(nnx.Module):
     Args:
       actor_sizes: hidden layers of the actor, and of the torso if shared.
       critic_sizes: hidden layers of the critic; None for the actor's.
-      activation, layer_norm, distribution, state_dependent_std, initial_std, minimum_std, encoder,
-        encoder_layers, scale: see `Actor`; the critic has the same of these as it has at all.
+      value_head: see `Critic`.
+      critic_encoder: of the critic; None for the actor's.
+      policy_scale, value_scale: of the initial weights of the last layers.
+      distribution, state_dependent_std, initial_std, minimum_std, encoder, encoder_layers, out_initialiser, style: see
+        `Actor`; the critic has the same of these as it has at all.
     Raises:
       ShoalError: a space, a size or a name that does not fit; `critic_sizes` that differ from
         `actor_sizes` although the torso is shared.
@@ -187,20 +207,19 @@ class ActorCritic(nnx.Module):
         *,
         actor_sizes: Sequence[int] = (64, 64),
         critic_sizes: Sequence[int] | None = None,
-        activation: str = "tanh",
-        layer_norm: bool = False,
         shared: bool = False,
         distribution: str = "auto",
         state_dependent_std: bool = False,
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
-        encoder: str = "flatten",
-        encoder_layers: EncoderLayers = DEFAULT_LAYERS,
-        critic_encoder: str | None = None,
-        scale: float = math.sqrt(2),
+        encoder: Any = "flatten",
+        critic_encoder: Any = None,
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
+        value_head: Any = None,
+        out_initialiser: str | None = None,
         key: Array,
+        **style: Any,
     ):
         if critic_sizes is None:
             critic_sizes = actor_sizes
@@ -210,13 +229,6 @@ class ActorCritic(nnx.Module):
                 "with shared=True, where one torso serves both."
             )
         actor_key, critic_key = jax.random.split(key)
-        common: dict[str, Any] = dict(
-            activation=activation,
-            layer_norm=layer_norm,
-            encoder=encoder,
-            encoder_layers=encoder_layers,
-            scale=scale,
-        )
         self.shared = shared
         self.actor = Actor(
             spec.of_actor,
@@ -225,19 +237,30 @@ class ActorCritic(nnx.Module):
             state_dependent_std=state_dependent_std,
             initial_std=initial_std,
             minimum_std=minimum_std,
+            encoder=encoder,
             out_scale=policy_scale,
+            out_initialiser=out_initialiser,
             key=actor_key,
-            **common,
+            **style,
         )
         self.critic: Critic | ValueHead = (
-            ValueHead(self.actor.mlp.num_features, out_scale=value_scale, key=critic_key)
+            ValueHead(
+                self.actor.mlp.num_features,
+                out_scale=value_scale,
+                out_initialiser=out_initialiser or style.get("initialiser"),
+                key=critic_key,
+                value_head=value_head,
+            )
             if shared
             else Critic(
                 spec.of_critic,
                 sizes=critic_sizes,
+                encoder=encoder if critic_encoder is None else critic_encoder,
                 out_scale=value_scale,
+                value_head=value_head,
+                out_initialiser=out_initialiser,
                 key=critic_key,
-                **{**common, "encoder": encoder if critic_encoder is None else critic_encoder},
+                **style,
             )
         )
 
@@ -245,13 +268,13 @@ class ActorCritic(nnx.Module):
         """Observations with leading axes [...] -> a distribution with batch axes [...]."""
         return self.actor(observation, action_mask)
 
-    def value(self, observation: PyTree) -> Array:
+    def value(self, observation: PyTree) -> Any:
         """Observations with leading axes [...] -> values [...]."""
         return self.critic(self.actor.features(observation) if self.shared else observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[Distribution, Array]:
+    ) -> tuple[Distribution, Any]:
         """Both; with a shared torso, in one pass through it."""
         if not self.shared:
             return self.policy(observation, action_mask), self.value(observation)

@@ -12,17 +12,22 @@ from flax import nnx
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config.arguments import LARGEST_INDEX
+from shoal.nets.activations import activation as activation_named
 from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.convolution import Padding, as_pair, out_size
 from shoal.nets.inputs import one_hots
 from shoal.nets.mlp import MLP
+from shoal.nets.residual import ResidualCNN
 from shoal.nets.sets import SetTorso
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
 Windows = tuple[int | tuple[int, int], ...]
 
-KINDS = ("flatten", "one_hot", "mlp_each", "cnn", "set")
+Torso = CNN | GridCNN | ResidualCNN
+
+KINDS = ("flatten", "one_hot", "mlp", "mlp_each", "cnn", "resnet", "set")
+OF_PICTURES = ("cnn", "resnet")
 PRESENT_SUFFIX = (
     "_present"  # an entry NAME_present [K] of integers says which rows of the entry NAME [K, F] count
 )
@@ -36,12 +41,20 @@ class EncoderLayers(NamedTuple):
     """The layers of an encoder; each None takes what fits the observation (see `picture_layers`).
 
     Attributes:
-      channels: with "cnn", how many each convolution has.
+      channels: with "cnn", how many each convolution has; with "resnet", each stack.
       kernels: size of each convolution's window: a number, or (height, width).
       strides: of each in the same form.
-      features: widths of the dense layers after the convolutions with "cnn", and of the MLP of each part with
-        "mlp_each" and of each row with "set", where None is (64,).
+      features: widths of the dense layers after the convolutions with "cnn" and "resnet", and of the MLP: with "mlp",
+        of each part with "mlp_each" and of each row with "set", where None is (64,).
       heads: with "set", of a layer of attention between the rows; 0 for none.
+      activation: of all layers; "auto" takes ReLU for convolutions and what follows them, and for the others that
+        which an `Encoder` is given.
+      layer_norm: normalise each layer before its activation (not with "resnet").
+      padding: of the convolutions of images with "cnn", "valid" or "same"; "auto" pads only the images that are smaller
+        than the window that they take.
+      embedding: length of the vector of each integer of a cell, where "cnn" finds a grid of cells.
+      blocks: with "resnet", residual blocks of each stack.
+      channels_first: whether pictures are [channels, height, width].
     """
 
     channels: tuple[int, ...] | None = None
@@ -49,6 +62,12 @@ class EncoderLayers(NamedTuple):
     strides: Windows | None = None
     features: tuple[int, ...] | None = None
     heads: int = 0
+    activation: str = "auto"
+    layer_norm: bool = False
+    padding: str = "auto"
+    embedding: int = 16
+    blocks: int = 2
+    channels_first: bool = False
 
 
 class PictureLayers(NamedTuple):
@@ -138,22 +157,27 @@ def observation_parts(space: Space, path: tuple[str, ...] = (), *, cells: bool =
 
 
 def convolutional_torso(
-    space: Space, key: Array, layers: EncoderLayers = DEFAULT_LAYERS
-) -> CNN | GridCNN | None:
+    space: Space, key: Array, layers: EncoderLayers = DEFAULT_LAYERS, kind: str = "cnn", **style: Any
+) -> Torso | None:
     """Build the torso for an array [height, width, channels]; None for a space of another kind.
 
-    Integers of few values are the cells of a grid, which are embedded; of more values an image, whose
-    brightness is divided by its greatest; floats are an image as they are.
+    With "cnn", integers of few values are the cells of a grid, which are embedded; of more values an image, whose
+    brightness is divided by its greatest; floats are an image as they are. With "resnet" all are images.
     """
     if not _is_picture(space):
         return None
+    style |= dict(activation="relu" if layers.activation == "auto" else layers.activation, key=key)
+    if kind == "resnet":
+        given = {"channels": layers.channels, "sizes": layers.features}
+        given = {name: x for name, x in given.items() if x is not None}
+        return ResidualCNN(space.shape, blocks=layers.blocks, **given, **style)  # type: ignore[arg-type]
     channels, kernels, strides, features = picture_layers(space, layers)
-    if (sizes := _num_values(space)) is not None:
-        return GridCNN(
-            space.shape, sizes, channels=channels, kernels=kernels, strides=strides, sizes=features, key=key
-        )
-    padding = _padding(space, layers)
-    return CNN(space.shape, channels, kernels, strides, padding=padding, sizes=features, key=key)
+    style |= dict(
+        channels=channels, kernels=kernels, strides=strides, sizes=features, layer_norm=layers.layer_norm
+    )
+    if (values := _num_values(space)) is not None:
+        return GridCNN(space.shape, values, embedding=layers.embedding, **style)
+    return CNN(space.shape, padding=_padding(space, layers), **style)
 
 
 def picture_layers(space: Box, layers: EncoderLayers = DEFAULT_LAYERS) -> PictureLayers:
@@ -189,29 +213,37 @@ def check_encoder(
     """
     if kind not in KINDS:
         raise ShoalError(f"{name}={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
+    if layers.activation != "auto":
+        activation_named(layers.activation)
     parts = observation_parts(space, cells=kind == "one_hot")
     if kind == "one_hot" and all(part.sizes is None for part in parts):
         raise ShoalError(
             f"{name}='one_hot' needs integers of less than {MAX_CELL_VALUES} values, and "
             f"observation_space={space!r} has none; 'flatten' takes numbers."
         )
-    if kind in ("mlp_each", "set") and layers.features is not None and not layers.features:
+    if kind in ("mlp", "mlp_each", "set") and layers.features is not None and not layers.features:
         raise ShoalError(
             f"encoder_features=() leaves {name}={kind!r} without a layer; give one, such as {MLP_FEATURES}."
         )
     if kind == "set":
         _check_sets(space, parts, layers, name)
-    if kind == "cnn":
+    if kind in OF_PICTURES:
         pictures = {
             part.path: subspace for part in parts if _is_picture(subspace := _entry(space, part.path))
         }
         if not pictures:
+            axes = "[channels, height, width]" if layers.channels_first else "[height, width, channels]"
             raise ShoalError(
-                f"{name}='cnn' needs an observation [height, width, channels], and observation_space={space!r} has "
-                "none; 'flatten' works."
+                f"{name}={kind!r} needs an observation {axes}, and observation_space={space!r} has none; 'flatten' "
+                "works."
             )
-        for path, picture in pictures.items():
-            _check_convolutions("/".join(("observation", *path)), picture, layers)
+        for path, subspace in pictures.items():
+            observed, picture = "/".join(("observation", *path)), _channels_last(subspace, layers)
+            if kind == "cnn":
+                _check_convolutions(observed, picture, layers)
+            else:  # the first stack has the most places
+                channels = (1,) if layers.channels is None else layers.channels
+                _check_channels(kind, f"{observed} {list(picture.shape)}", picture.shape[:2], channels)
 
 
 def _check_sets(space: Space, parts: tuple[Part, ...], layers: EncoderLayers, name: str) -> None:
@@ -248,11 +280,12 @@ def _check_convolutions(name: str, space: Box, layers: EncoderLayers) -> None:
             f"encoder_channels={channels}, encoder_kernels={kernels} and encoder_strides={strides} must have equally "
             f"many numbers, one for each convolution{hint if fitting else ''}."
         )
-    if not channels:
-        raise ShoalError(
-            "encoder_channels=() leaves encoder='cnn' without a convolution; give one, such as (16,)."
-        )
+    _check_channels("cnn", observed, (1, 1), channels)
     padding, sides = _padding(space, layers), space.shape[:2]
+    if layers.padding == "same" and _num_values(space) is not None:
+        raise ShoalError(
+            f"encoder_padding='same' pads images, and {observed} is a grid of cells; give 'auto' or 'valid'."
+        )
     for index, (kernel, stride) in enumerate(zip(kernels, strides, strict=True)):
         windows = as_pair(f"encoder_kernels[{index}]", kernel)
         steps = as_pair(f"encoder_strides[{index}]", stride)
@@ -268,22 +301,43 @@ def _check_convolutions(name: str, space: Box, layers: EncoderLayers) -> None:
                 f"most {max(sides)}."
             )
         height, width = map(out_size, sides, windows, steps, (padding, padding))
-        if (numbers := height * width * channels[index]) > LARGEST_INDEX:
-            raise ShoalError(
-                f"encoder_channels={channels} gives {numbers} numbers after convolution {index + 1} from {observed}, "
-                f"which are too many: they must be at most {LARGEST_INDEX}."
-            )
+        _check_channels("cnn", observed, (height, width), channels, index)
         sides = (height, width)
+
+
+def _check_channels(
+    kind: str, observed: str, sides: tuple[int, ...], channels: tuple[int, ...], index: int = 0
+) -> None:
+    """Raise ShoalError unless there are channels, and not too many numbers after one of the convolutions."""
+    if not channels:
+        raise ShoalError(
+            f"encoder_channels=() leaves encoder={kind!r} without a convolution; give one, such as (16,)."
+        )
+    if (numbers := math.prod(sides) * channels[index]) > LARGEST_INDEX:
+        raise ShoalError(
+            f"encoder_channels={channels} gives {numbers} numbers after convolution {index + 1} from {observed}, "
+            f"which are too many: they must be at most {LARGEST_INDEX}."
+        )
 
 
 def _padding(space: Box, layers: EncoderLayers) -> Padding:
     """Zeros around an image that is smaller than the window by default; kernels that are given must fit."""
+    if layers.padding != "auto":
+        return "same" if layers.padding == "same" else "valid"
     is_too_small = min(space.shape[:2]) < SMALL_KERNEL and _num_values(space) is None
     return "same" if is_too_small and layers.kernels is None else "valid"
 
 
 def _is_picture(space: Space) -> TypeGuard[Box]:
     return isinstance(space, Box) and len(space.shape) == 3
+
+
+def _channels_last(picture: Box, layers: EncoderLayers) -> Box:
+    """The space of a picture [height, width, channels]."""
+    if not layers.channels_first:
+        return picture
+    low, high = (np.transpose(bound, (1, 2, 0)) for bound in (picture.low, picture.high))
+    return Box(low, high, dtype=picture.dtype)
 
 
 def _entry(space: Any, path: tuple[str, ...]) -> Any:
@@ -307,15 +361,17 @@ class Encoder(nnx.Module):
     Dict follow each other in name order. With "one_hot" integers of few values, such as the tiles and colours
     of a grid's cells, become one-hot too: the layer upon them then has weights for each value at each place,
     which on the CPU costs less than convolutions over a view of 7 x 7 cells. With "mlp_each" every part passes
-    an MLP of its own first, so that one of a thousand numbers does not drown one of three. With "cnn" every part
-    of three axes, [height, width, channels], passes convolutions: a grid of cells a `GridCNN`, an image a `CNN`. With
+    an MLP of its own first, so that one of a thousand numbers does not drown one of three; with "mlp" all of them
+    together pass one. With "cnn" every part of three axes, [height, width, channels], passes convolutions: a grid of
+    cells a `GridCNN`, an image a `CNN`; with "resnet" it passes a `ResidualCNN`. With
     "set" every part of two axes, [rows, features], passes a `SetTorso`, for which the order of the rows means nothing;
     an entry NAME_present [rows] of integers beside an entry NAME says which rows count (not 0).
 
     Args:
-      layers: of the convolutions with "cnn", of each part's MLP with "mlp_each", and of each row's with "set".
+      layers: of the convolutions with "cnn" and "resnet", of the MLP with "mlp", of each part's with "mlp_each", and of
+        each row's with "set".
     Raises:
-      ShoalError: an unknown kind, a space that cannot be encoded, "mlp_each" or "set" without a layer, "cnn" for a
+      ShoalError: an unknown kind, a space that cannot be encoded, an MLP without a layer, "cnn" or "resnet" for a
         space with no part of three axes or with convolutions that do not fit one of these or each other, "set" for one
         without a part of two axes, or "one_hot" for a space without integers of few values.
     Attributes:
@@ -331,6 +387,7 @@ class Encoder(nnx.Module):
         activation: str = "tanh",
         layer_norm: bool = False,
         scale: float = math.sqrt(2),
+        initialiser: str = "orthogonal",
         key: Array | None = None,
     ):
         check_encoder(space, kind, layers)
@@ -340,23 +397,30 @@ class Encoder(nnx.Module):
         self.pictured_parts: tuple[
             tuple[tuple[str, ...], float], ...
         ] = ()  # path and divisor of each picture
-        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
+        self.channels_first = layers.channels_first
+        initial: dict[str, Any] = dict(scale=scale, initialiser=initialiser)
+        style = dict(
+            activation=activation if layers.activation == "auto" else layers.activation,
+            layer_norm=layer_norm or layers.layer_norm,
+            **initial,
+        )
         torsos: list[MLP] = []
-        if kind == "mlp_each":
+        if kind in ("mlp", "mlp_each"):
             if key is None:
-                raise ShoalError("encoder='mlp_each' needs a key.")
+                raise ShoalError(f"encoder={kind!r} needs a key.")
             sizes = MLP_FEATURES if layers.features is None else layers.features
-            keys = jax.random.split(key, len(self.parts))
+            widths = [part.num_features for part in self.parts]
+            widths = [sum(widths)] if kind == "mlp" else widths
+            keys = jax.random.split(key, len(widths))
             torsos = [
-                MLP(part.num_features, sizes, key=part_key, **style)
-                for part, part_key in zip(self.parts, keys, strict=True)
+                MLP(width, sizes, key=mlp_key, **style) for width, mlp_key in zip(widths, keys, strict=True)
             ]
         sets: list[SetTorso] = []
         if kind == "set":
             sets = self._build_sets(layers, style, key)
-        pictures: list[CNN | GridCNN] = []
-        if kind == "cnn":
-            pictures = self._build_pictures(space, layers, key)
+        pictures: list[Torso] = []
+        if kind in OF_PICTURES:
+            pictures = self._build_pictures(space, layers, key, initial)
         self.torsos = nnx.List(torsos)
         self.pictures = nnx.List(pictures)
         self.sets = nnx.List(sets)
@@ -380,40 +444,41 @@ class Encoder(nnx.Module):
 
     def __call__(self, observation: Any) -> Array:
         """Observations with leading axes [...] -> float32 [..., num_features]."""
-        if self.pictures:
-            return self._encode_with_pictures(observation)
-        if self.sets:
-            return self._encode_with_sets(observation)
-        vectors = [part.flatten(observation) for part in self.parts]
-        if self.torsos:
+        pictures = dict(zip(dict(self.pictured_parts), self.pictures, strict=True))
+        sets = dict(zip(self.set_parts, self.sets, strict=True))
+        vectors = []
+        for part in self.parts:
+            if part.path in pictures:
+                array = part.extract(observation)
+                array = jnp.moveaxis(array, -3, -1) if self.channels_first else array
+                torso, divisor = pictures[part.path], dict(self.pictured_parts)[part.path]
+                is_grid = isinstance(torso, GridCNN)
+                vectors.append(torso(array if is_grid else array.astype(jnp.float32) / divisor))
+            elif part.path in sets:
+                rows = part.extract(observation).astype(jnp.float32)
+                vectors.append(sets[part.path](rows, _counted_rows(observation, part.path)))
+            else:
+                vectors.append(part.flatten(observation))
+        if self.torsos and self.kind != "mlp":
             vectors = [torso(vector) for torso, vector in zip(self.torsos, vectors, strict=True)]
-        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+        together = vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+        return self.torsos[0](together) if self.kind == "mlp" else together
 
-    def _build_pictures(self, space: Space, layers: EncoderLayers, key: Array | None) -> list[CNN | GridCNN]:
+    def _build_pictures(
+        self, space: Space, layers: EncoderLayers, key: Array | None, style: dict[str, Any]
+    ) -> list[Torso]:
         torsos = []
         keys = jax.random.split(jax.random.key(0) if key is None else key, len(self.parts))
         for part, part_key in zip(self.parts, keys, strict=True):
             subspace = _entry(space, part.path)
-            if (torso := convolutional_torso(subspace, part_key, layers)) is not None:
-                is_image = isinstance(torso, CNN) and np.issubdtype(subspace.dtype, np.integer)
-                self.pictured_parts += ((part.path, float(np.max(subspace.high)) if is_image else 1.0),)
+            subspace = _channels_last(subspace, layers) if _is_picture(subspace) else subspace
+            torso = convolutional_torso(subspace, part_key, layers, self.kind, **style)
+            if torso is not None:
+                is_image = not isinstance(torso, GridCNN) and np.issubdtype(subspace.dtype, np.integer)
+                greatest = max(float(np.max(subspace.high)), 1.0) if is_image else 1.0
+                self.pictured_parts += ((part.path, greatest),)
                 torsos.append(torso)
         return torsos
-
-    def _encode_with_pictures(self, observation: Any) -> Array:
-        torsos = {
-            path: (torso, divisor)
-            for torso, (path, divisor) in zip(self.pictures, self.pictured_parts, strict=True)
-        }
-        vectors = []
-        for part in self.parts:
-            if part.path not in torsos:
-                vectors.append(part.flatten(observation))
-                continue
-            torso, divisor = torsos[part.path]
-            array = part.extract(observation)
-            vectors.append(torso(array.astype(jnp.float32) / divisor if isinstance(torso, CNN) else array))
-        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
 
     def _build_sets(self, layers: EncoderLayers, style: dict[str, Any], key: Array | None) -> list[SetTorso]:
         sizes = MLP_FEATURES if layers.features is None else layers.features
@@ -426,17 +491,6 @@ class Encoder(nnx.Module):
             SetTorso(part.shape[-1], sizes, layers.heads, key=set_key, **style)
             for part, set_key in zip(sets, keys, strict=True)
         ]
-
-    def _encode_with_sets(self, observation: Any) -> Array:
-        torsos = dict(zip(self.set_parts, self.sets, strict=True))
-        vectors = []
-        for part in self.parts:
-            if part.path not in torsos:
-                vectors.append(part.flatten(observation))
-                continue
-            rows = part.extract(observation).astype(jnp.float32)
-            vectors.append(torsos[part.path](rows, _counted_rows(observation, part.path)))
-        return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
 
 
 def _counted_rows(observation: Any, path: tuple[str, ...]) -> Array | None:

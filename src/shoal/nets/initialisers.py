@@ -159,15 +159,20 @@ def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "o
     Raises:
       ShoalError: an unknown name, or a shape of fewer than two axes or with an empty one.
     """
-    if initialiser not in INITIALISERS:
-        options = ", ".join(INITIALISERS)
-        raise ShoalError(
-            f"initialiser={initialiser!r} is none of {options}{nearest(str(initialiser), INITIALISERS)}."
-        )
+    check_initialiser(initialiser)
     if initialiser == "orthogonal":
         return orthogonals(key, shapes)
     keys = jax.random.split(key, len(shapes))
     return [INITIALISERS[initialiser](k, shape) for k, shape in zip(keys, shapes, strict=True)]
+
+
+def check_initialiser(initialiser: str, name: str = "initialiser") -> None:
+    """Raise ShoalError unless an initialiser is one of `INITIALISERS`; `name` is the setting's."""
+    if initialiser not in INITIALISERS:
+        options = ", ".join(INITIALISERS)
+        raise ShoalError(
+            f"{name}={initialiser!r} is none of {options}{nearest(str(initialiser), INITIALISERS)}."
+        )
 
 
 def _variance_scaling(

@@ -1,5 +1,6 @@
-"""Says in one sentence what is wrong with a network class before an algorithm trips over it."""
+"""Says in one sentence what is wrong with a class of networks or torsos before an algorithm trips over it."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,13 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_frames
 from shoal.config.struct import named_leaves, path_name
+from shoal.nets import torsos
 from shoal.nets.composition import is_noisy
+from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers, check_encoder
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
-from shoal.types import EnvSpec
+from shoal.nets.torsos import Kind, TorsoClass
+from shoal.nets.value_heads import expectation
+from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Box, Dict, Space, zeros
 
 
@@ -28,17 +33,15 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         structure at each construction or under a trace, has noisy layers, or `policy` or `value` give other shapes than
         the spec and the batch ask for.
     """
-    name = getattr(network_class, "__name__", repr(network_class))
-    if not callable(network_class):
-        raise ShoalError(f"network {name} is of type {type(network_class).__name__}; it must be a class.")
+    name = _name_of("network", network_class)
     network = _build(network_class, spec, name, 0)
     has_memory = bool(sequence_modules(network))
     if has_memory != bool(getattr(network_class, "has_memory", False)):
         raise ShoalError(
-            f"network {name} has sequence modules (apply), and does not declare a memory: write has_memory = True into "
+            f"{name} has sequence modules (apply), and does not declare a memory: write has_memory = True into "
             "the class that is named."
             if has_memory
-            else f"network {name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
+            else f"{name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
             "and critic; a network with memory is made of sequence modules."
         )
     if not has_memory:
@@ -52,11 +55,90 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         _check_outputs(network, spec, name)
 
 
+@reports_user_code
+def check_torso(torso_class: Callable[..., Any], space: Space) -> None:
+    """Check that a class can be a torso (see `shoal.nets.torsos`), made as `torso_class(space, key=key)`.
+
+    Raises:
+      ShoalError: it cannot be built so, has no `num_features`, is no pytree of float arrays, has another structure at
+        each construction or under a trace, has noisy layers, or gives features of another shape.
+    """
+    name, batch_shape = _name_of("torso", torso_class), (3, 2)
+    torso = _build(torso_class, space, name, 0)
+    width = getattr(torso, "num_features", None)
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+        raise ShoalError(
+            f"{name} has num_features={width!r}; it must be a whole number of at least 1, the length of its features."
+        )
+    if not callable(torso):
+        raise ShoalError(
+            f"{name} cannot be called; it needs __call__(observation), which returns its features."
+        )
+    _check_tree(torso_class, space, name, torso)
+    _check_noise(torso, name)
+    features = jax.eval_shape(lambda torso, o: torso(o), torso, _zeros(space, batch_shape))
+    shape = getattr(features, "shape", None)
+    if shape != (*batch_shape, width):
+        raise ShoalError(
+            f"{name} gives features of shape {features if shape is None else shape} for observations with leading "
+            f"axes {batch_shape}; it must be {(*batch_shape, width)}, since num_features={width}."
+        )
+    if not jnp.issubdtype(features.dtype, jnp.floating):
+        raise ShoalError(
+            f"{name} gives features of {features.dtype}; they must be floats, to have a gradient."
+        )
+
+
+def check_torsos(
+    space: Space, encoder: Any, layers: EncoderLayers = DEFAULT_LAYERS, name: str = "encoder"
+) -> None:
+    """Require that torsos can be built for a space and fit each other.
+
+    Raises:
+      ShoalError: what is wrong with the first that cannot.
+    """
+    parts = torsos.torsos_of(encoder)
+    for index, (torso, own_layers) in enumerate(zip(parts, torsos.layers_of(parts, layers), strict=True)):
+        if not isinstance(torso, Kind):
+            check_torso(_Builder(torso), space)
+        elif index and torso.name != "mlp":
+            raise ShoalError(
+                f"{name}={torsos.name_of(encoder)!r} has {torso.name!r} after another torso, whose features are a "
+                "vector; only 'mlp', or a torso of your own, can follow one."
+            )
+        else:
+            check_encoder(space, torso.name, own_layers, name)
+        if index < len(parts) - 1:
+            shapes = jax.eval_shape(
+                functools.partial(torsos.build, space, torso, own_layers), key=jax.random.key(0)
+            )
+            space = Box(-math.inf, math.inf, (shapes.num_features,))
+
+
+class _Builder:
+    """A torso's settings in the place of a class that is built as `Class(space, key=key)`."""
+
+    def __init__(self, torso: Any):
+        named = torsos.imported(torso.torso_class) if isinstance(torso, TorsoClass) else type(torso)
+        self.torso, self.__name__ = torso, getattr(named, "__name__", repr(named))
+
+    def __call__(self, space: Space, *, key: Array) -> PyTree:
+        return self.torso.build(space, key)
+
+
+def _name_of(noun: str, network_class: Any) -> str:
+    """Return what a class is called in the sentences, such as "network MyNetwork"."""
+    name = f"{noun} {getattr(network_class, '__name__', repr(network_class))}"
+    if not callable(network_class):
+        raise ShoalError(f"{name} is of type {type(network_class).__name__}; it must be a class.")
+    return name
+
+
 def _check_methods(network: Any, name: str) -> None:
     for method in ("policy", "value"):
         if not callable(getattr(network, method, None)):
             raise ShoalError(
-                f"network {name} lacks the method {method!r}; it needs policy and value, or a memory "
+                f"{name} lacks the method {method!r}; it needs policy and value, or a memory "
                 "(initial and apply)."
             )
 
@@ -65,16 +147,14 @@ def _check_outputs(network: Any, spec: EnvSpec, name: str) -> None:
     """Require that a network without memory gives a value and a distribution of the shapes that the batch asks for."""
     batch_shape = (3, 2)
     observation = _zeros(spec.observation_space, batch_shape)
-    value = jax.eval_shape(lambda net, o: net.value(o), network, observation)
+    value = jax.eval_shape(lambda net, o: expectation(net.value(o)), network, observation)
     if not hasattr(value, "shape") or value.shape != batch_shape:
         raise ShoalError(
-            f"network {name} gives values of shape {getattr(value, 'shape', value)} for observations with "
+            f"{name} gives values of shape {getattr(value, 'shape', value)} for observations with "
             f"leading axes {batch_shape}; it must be {batch_shape}, one number for each."
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
-        raise ShoalError(
-            f"network {name} gives values of {value.dtype}; they must be floats, to have a gradient."
-        )
+        raise ShoalError(f"{name} gives values of {value.dtype}; they must be floats, to have a gradient.")
 
     def sample(network: Any, observation: Any) -> Any:
         return _distribution(network.policy(observation, None), name).sample(jax.random.key(0))
@@ -83,53 +163,58 @@ def _check_outputs(network: Any, spec: EnvSpec, name: str) -> None:
     expected_shape = (*batch_shape, *_action_shape(spec.action_space))
     if not hasattr(action, "shape") or action.shape != expected_shape:
         raise ShoalError(
-            f"network {name} has a policy whose samples are of shape {getattr(action, 'shape', action)} for "
+            f"{name} has a policy whose samples are of shape {getattr(action, 'shape', action)} for "
             f"observations with leading axes {batch_shape}; it must be {expected_shape}."
         )
 
 
-def _build(network_class: Callable[..., Any], spec: EnvSpec, name: str, seed: int) -> Any:
+def _build(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, seed: int) -> Any:
+    """Build a network for a spec, or a torso for a space."""
     try:
         return network_class(spec, key=jax.random.key(seed))
     except TypeError as error:
         if user_frames(error):  # its constructor takes what it is given, and fails by itself
             raise
-        raise ShoalError(f"network {name} cannot be built as {name}(spec, key=key): {error}.") from error
+        noun, class_name = name.split(" ", 1)
+        call = f"{class_name}({'spec' if noun == 'network' else 'space'}, key=key)"
+        raise ShoalError(f"{name} cannot be built as {call}: {error}.") from error
 
 
 def _distribution(result: Any, name: str) -> Any:
     for method in ("sample", "log_prob", "mode"):
         if not callable(getattr(result, method, None)):
             raise ShoalError(
-                f"network {name} has a policy that returns a {type(result).__name__} without the method {method!r}; it "
+                f"{name} has a policy that returns a {type(result).__name__} without the method {method!r}; it "
                 "must return a distribution, as those of shoal.ops.distributions."
             )
     return result
 
 
-def _check_tree(network_class: Callable[..., Any], spec: EnvSpec, name: str, network: Any) -> None:
+def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, network: Any) -> None:
     leaves = jax.tree.leaves(network)
+    if not leaves and name.startswith("torso "):  # such as one that only pools
+        return
     if not leaves or leaves[0] is network:  # JAX takes an object that it does not know for a leaf
         raise ShoalError(
-            f"network {name} is a pytree without arrays; make it an nnx.Module whose arrays are nnx.Param."
+            f"{name} is a pytree without arrays; make it an nnx.Module whose arrays are nnx.Param."
         )
     for leaf in leaves:
         kind = str(getattr(leaf, "dtype", type(leaf).__name__))
         if not kind.startswith(("float", "bfloat")):
             raise ShoalError(
-                f"network {name} holds a leaf of {kind}; every leaf of a network is trained, so all must be "
+                f"{name} holds a leaf of {kind}; every leaf of it is trained, so all must be "
                 "arrays of floats (a stored key or nnx.Rngs is not)."
             )
     rebuilt = _build(network_class, spec, name, 1)
     if jax.tree.structure(rebuilt) != jax.tree.structure(network):  # type: ignore[operator]
         raise ShoalError(
-            f"network {name} has another tree structure at each construction, so that everything would "
+            f"{name} has another tree structure at each construction, so that everything would "
             "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
         )
     traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
     if missing := named_leaves(network).keys() - named_leaves(traced).keys():
         raise ShoalError(
-            f"network {name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
+            f"{name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
             "kept as an attribute is not recognised; keep it as nnx.Param(array)."
         )
 
@@ -141,9 +226,8 @@ def _check_noise(network: Any, name: str) -> None:
         if is_noisy(part):
             place = f" in {path_name(path)!r}" if path else ""
             raise ShoalError(
-                f"network {name} has noisy layers (a {type(part).__name__}{place}), and policy and value are given no "
-                "key for their noise, so that they would train without it; build it of layers without noise, such as "
-                "MLP."
+                f"{name} has noisy layers (a {type(part).__name__}{place}), and policy and value are given no key for "
+                "their noise, so that they would train without it; build it of layers without noise, such as MLP."
             )
 
 

@@ -4,25 +4,30 @@ What `network` names is a struct whose fields are the network's settings and who
 class of networks without settings, built as `Class(spec, key=key)`, stands within `NetworkClass`.
 """
 
-import dataclasses
+import functools
+import math
 from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 
 from shoal.base.errors import ShoalError
-from shoal.base.imports import import_name, import_object
+from shoal.base.imports import import_name
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
+from shoal.nets import torsos
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
-from shoal.nets.encoders import EncoderLayers, check_encoder
+from shoal.nets.encoders import EncoderLayers
+from shoal.nets.initialisers import check_initialiser
 from shoal.nets.inputs import num_action_features
 from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
-from shoal.nets.network_check import check_network
+from shoal.nets.network_check import check_network, check_torsos
+from shoal.nets.torsos import Kind, TorsoSettings, imported
+from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, EnvSpec, PyTree
@@ -36,11 +41,10 @@ Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _CORE = Needs("core", other_than=("none",), such_as="gru")
-EncoderKind = Literal["flatten", "one_hot", "mlp_each", "cnn", "set"]
 
 
 def _an_encoder(*kinds: str) -> tuple[Needs, Needs]:
-    """Return the condition that the encoder of the actor or of the critic is of one of these kinds."""
+    """Return the condition that a torso of the actor or of the critic is of one of these kinds."""
     return Needs("encoder", kinds), Needs("critic_encoder", kinds)
 
 
@@ -71,9 +75,19 @@ class NetworkConfig:
             ),
             (_CORE,),
         ),
-        **dict.fromkeys(("encoder_channels", "encoder_kernels", "encoder_strides"), (_an_encoder("cnn"),)),
-        "encoder_features": (_an_encoder("cnn", "mlp_each", "set"),),
+        **dict.fromkeys(
+            ("encoder_kernels", "encoder_strides", "encoder_padding", "encoder_embedding"),
+            (_an_encoder("cnn"),),
+        ),
+        **dict.fromkeys(("encoder_channels", "channels_first"), (_an_encoder("cnn", "resnet"),)),
+        "encoder_blocks": (_an_encoder("resnet"),),
+        **dict.fromkeys(
+            ("encoder_features", "encoder_activation"),
+            (_an_encoder("cnn", "resnet", "mlp", "mlp_each", "set"),),
+        ),
+        "encoder_layer_norm": (_an_encoder("cnn", "mlp", "mlp_each", "set"),),
         "encoder_heads": (_an_encoder("set"),),
+        **dict.fromkeys(("value_low", "value_high", "value_atoms"), (Needs("value_head", ("categorical",)),)),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
         "initial_std": (_CONTINUOUS, _NORMAL),
     }
@@ -81,8 +95,11 @@ class NetworkConfig:
         "most used": ("hidden_sizes", "core"),
         "network": (
             *("critic_hidden_sizes", "activation", "layer_norm", "shared_torso"),
-            *("encoder", "encoder_channels", "encoder_kernels", "encoder_strides", "encoder_features"),
-            *("encoder_heads", "critic_encoder"),
+            *("encoder", "critic_encoder", "encoder_channels", "encoder_kernels", "encoder_strides"),
+            *("encoder_padding", "encoder_embedding", "encoder_blocks", "encoder_features", "encoder_heads"),
+            *("encoder_activation", "encoder_layer_norm", "channels_first"),
+            *("initialiser", "hidden_scale", "head_initialiser", "policy_scale", "value_scale"),
+            *("value_head", "value_low", "value_high", "value_atoms"),
         ),
         "memory": (
             *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
@@ -110,7 +127,7 @@ class NetworkConfig:
     core_layers: int = parameter(1, low=1, high=MAX_LAYERS)
     """Stacks this many recurrent layers, one upon the other."""
     core_outputs: Literal["last", "sum"] = "last"
-    """Takes of several recurrent layers the last one's output, or the sum of all."""
+    """Uses the last recurrent layer's output, or the sum of all layers' outputs."""
     latches: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Makes this many units of the core begin as a memory of the last reward: they keep what they hold until a reward
     comes, and write down what led to it. Helps what serves from episode to episode of a trial; needs
@@ -130,29 +147,84 @@ class NetworkConfig:
     """Shows the core the features of the observation before; with the previous action and reward, a transition."""
     first_flag: bool = False
     """Shows the core whether an episode begins."""
-    encoder: EncoderKind = "flatten"
-    """Makes a vector of an observation: as it is, integers of few values one-hot, an MLP for each entry of a
-    dictionary, convolutions for grids of cells and images, or for a set (an entry [rows, features]) an MLP for each row
-    and the mean and the maximum over the rows."""
+    encoder: TorsoSettings = settings.chosen(Kind("flatten"), torsos.choose, torsos.name_of)
+    """Makes a vector of an observation: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp), an
+    MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks for
+    images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
+    rows (set), or by module:Name of your own; several with commas, such as cnn,mlp, in a row."""
     encoder_channels: tuple[int, ...] | None = _layers()
-    """Gives the encoder's convolutions these numbers of channels; None takes what fits the observation."""
+    """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None takes what fits
+    the observation."""
     encoder_kernels: tuple[int, ...] | None = _layers()
     """Gives the encoder's convolutions square windows of these sides; None takes what fits the observation."""
     encoder_strides: tuple[int, ...] | None = _layers()
     """Steps the windows of the encoder's convolutions by so many places; None takes what fits the observation."""
     encoder_features: tuple[int, ...] | None = _layers()
-    """Gives the encoder dense layers of these widths, after its convolutions or as the MLP of each entry or row; None
-    takes what fits the observation."""
+    """Gives the encoder dense layers of these widths, after its convolutions or as the MLP (of all, of each entry or of
+    each row; where mlp follows another encoder, of mlp alone); None takes what fits the observation."""
     encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 leaves that out."""
-    critic_encoder: EncoderKind | None = None
-    """Gives the critic another encoder; None takes encoder."""
+    encoder_padding: Literal["auto", "valid", "same"] = "auto"
+    """Places zeros around images, so that the encoder's convolutions keep their size but for the strides (same), or not
+    (valid); auto does so where an image is smaller than the windows."""
+    encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX)
+    """Makes of each integer of a grid's cells a vector of this length, before the encoder's convolutions."""
+    encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS)
+    """Gives each stack of the encoder so many residual blocks."""
+    encoder_activation: str = "auto"
+    """Applies this activation within the encoder; auto takes relu for convolutions, else activation."""
+    encoder_layer_norm: bool = False
+    """Normalises each layer of the encoder before its activation; layer_norm does not reach its convolutions."""
+    channels_first: bool = False
+    """Takes images and grids of cells as [channels, height, width]."""
+    critic_encoder: TorsoSettings = settings.chosen(
+        Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
+    )
+    """Gives the critic another encoder, named as encoder is; None takes encoder."""
+    initialiser: str = "orthogonal"
+    """Draws the initial weights of encoder and hidden layers so: orthogonal, or lecun, glorot or he with _normal or
+    _uniform."""
+    hidden_scale: float = parameter(math.sqrt(2), above=0.0, static=True)
+    """Scales the initial weights of encoder and hidden layers by this; static, as the other scales."""
+    head_initialiser: str = "orthogonal"
+    """Draws the initial weights of the last layers of policy and value so."""
+    policy_scale: float = parameter(0.01, above=0.0, static=True)
+    """Scales the initial weights of the policy's last layer by this."""
+    value_scale: float = parameter(1.0, above=0.0, static=True)
+    """Scales the initial weights of the value's last layer by this."""
+    value_head: Literal["scalar", "categorical"] = "scalar"
+    """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
+    (value_loss hl_gauss or two_hot)."""
+    value_low: float | None = parameter(None, static=True)
+    """Sets the lowest value that a categorical critic can predict; it has no default."""
+    value_high: float | None = parameter(None, static=True)
+    """Sets the highest value that a categorical critic can predict; it has no default."""
+    value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX)
+    """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
     distribution: Distribution = "auto"
     """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
     """Makes the standard deviation an output of the network instead of a free parameter."""
     initial_std: float = parameter(1.0, above=0.0, static=True)
     """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
+
+    def __post_init__(self) -> None:
+        """Choose the torsos that are given by name."""
+        for name in ("encoder", "critic_encoder"):
+            if not settings.is_nested(value := getattr(self, name)):
+                object.__setattr__(self, name, torsos.choose(value, name))
+        if torsos.name_of(self.critic_encoder) == torsos.name_of(self.encoder):  # one struct of settings
+            object.__setattr__(self, "critic_encoder", Kind(""))
+
+    @property
+    def encoder_kinds(self) -> set[str]:
+        """The names of Shoal's own torsos among those of actor and critic."""
+        return torsos.kinds_of(self.encoder) | torsos.kinds_of(self.critic_encoder)
+
+    @property
+    def of_critic(self) -> TorsoSettings:
+        """The torso of the critic."""
+        return self.encoder if self.critic_encoder == Kind("") else self.critic_encoder
 
     @property
     def has_memory(self) -> bool:
@@ -178,6 +250,12 @@ class NetworkConfig:
             self.encoder_strides,
             self.encoder_features,
             self.encoder_heads,
+            self.encoder_activation,
+            self.encoder_layer_norm,
+            self.encoder_padding,
+            self.encoder_embedding,
+            self.encoder_blocks,
+            self.channels_first,
         )
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
@@ -192,13 +270,35 @@ class NetworkConfig:
             initial_std=self.initial_std,
             encoder=self.encoder,
             encoder_layers=self.encoder_layers,
-            critic_encoder=self.critic_encoder,
+            critic_encoder=self.of_critic,
+            initialiser=self.initialiser,
+            scale=self.hidden_scale,
+            out_initialiser=self.head_initialiser,
+            policy_scale=self.policy_scale,
+            value_scale=self.value_scale,
+            value_head=self.head_of_value(),
             key=key,
         )
         if self.core == "none":
             return ActorCritic(spec, shared=self.shared_torso, **common)
         recurrent = SharedRecurrentActorCritic if self.shared_torso else RecurrentActorCritic
         return recurrent(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
+
+    def head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
+        """Make the head of the critic.
+
+        Raises:
+          ShoalError: a categorical one lacks its bounds, or they are not in order.
+        """
+        if self.value_head == "scalar":
+            return ScalarValueHead()
+        low, high = self.value_low, self.value_high
+        if low is None or high is None or not low < high:
+            raise ShoalError(
+                f"value_head='categorical' cannot have value_low={low} and value_high={high}; it needs two bounds of "
+                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0."
+            )
+        return CategoricalValueHead(low, high, self.value_atoms)
 
     def core_options(self, spec: EnvSpec) -> CoreOptions:
         """Choose the core and its inputs."""
@@ -223,6 +323,12 @@ class NetworkConfig:
           ShoalError: the first that does not.
         """
         activation(self.activation)
+        self.head_of_value()
+        for name in ("initialiser", "head_initialiser"):
+            check_initialiser(getattr(self, name), name)
+        for torso in (*torsos.torsos_of(self.encoder), *torsos.torsos_of(self.critic_encoder)):
+            if hasattr(torso, "validate"):
+                torso.validate()
         if self.core == "none":
             return
         check_latches(self.core, self.core_size, self.latches)
@@ -302,7 +408,7 @@ class NetworkClass:
         Raises:
           ShoalError: it cannot be imported.
         """
-        return _imported(self.network_class)
+        return imported(self.network_class)
 
     @property
     def has_memory(self) -> bool:
@@ -337,27 +443,11 @@ def choose(network: Any) -> Any:
     Raises:
       ShoalError: it cannot be imported, or is a dataclass that is no struct.
     """
-    if settings.is_nested(network):
-        network_settings: Any = network
-    elif isinstance(network, str) and network in OWN:
-        return OWN[network]()
-    elif isinstance(network, str | type) or callable(network):
-        imported: Any = _imported(network)
-        if isinstance(imported, type) and import_name(imported) in OWN:
-            return OWN[import_name(imported)]()
-        if not dataclasses.is_dataclass(imported):
-            return NetworkClass(network)
-        network_settings = imported() if isinstance(imported, type) else imported
-    else:
-        raise ShoalError(
-            f"network={network!r} is neither module:Name, nor a class, nor a network's settings."
-        )
-    if not struct.is_struct(network_settings) or not hasattr(network_settings, "build"):
-        raise ShoalError(
-            f"network={name_of(network_settings)!r} is a dataclass, but no settings of a network: decorate it with "
-            "shoal.config.struct.struct, and give it a method build(spec, key)."
-        )
-    return network_settings
+    value = imported(network) if isinstance(network, str) and network not in OWN else network
+    name = import_name(value) if isinstance(value, type) else value
+    if isinstance(name, str) and name in OWN:
+        return OWN[name]()
+    return torsos.struct_or_class("network", network, NetworkClass, "network", "spec, key")
 
 
 def name_of(network: Any) -> Any:
@@ -410,12 +500,11 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
     """
     if isinstance(network, NetworkConfig):
         encoders = [("encoder", spec.of_actor, network.encoder)]
-        if network.critic_encoder is not None:
-            encoders.append(("critic_encoder", spec.of_critic, network.critic_encoder))
-        elif spec.critic_only:
-            encoders.append(("encoder", spec.of_critic, network.encoder))
-        for name, of_whom, kind in encoders:
-            check_encoder(of_whom.observation_space, kind, network.encoder_layers, name)
+        if network.of_critic is not network.encoder or spec.critic_only or spec.actor_only:
+            name = "encoder" if network.of_critic is network.encoder else "critic_encoder"
+            encoders.append((name, spec.of_critic, network.of_critic))
+        for name, of_whom, encoder in encoders:
+            check_torsos(of_whom.observation_space, encoder, network.encoder_layers, name)
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():
@@ -462,7 +551,3 @@ class _Builder:
 
     def __call__(self, spec: EnvSpec, *, key: Array) -> PyTree:
         return self.network.build(spec, key)
-
-
-def _imported(network: Any) -> Any:
-    return import_object(network) if isinstance(network, str) else network

@@ -6,6 +6,7 @@ Like the heads of policies they have the number of their inputs (`num_inputs`) a
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,11 @@ from shoal.base.errors import ShoalError
 from shoal.ops.distributions import DiscreteValued
 
 Array = jax.Array
+
+
+def expectation(value: Any) -> Any:
+    """Return the number that a critic's output stands for, [...]: the mean of a distribution, or the number itself."""
+    return value if hasattr(value, "dtype") or not hasattr(value, "mean") else value.mean()
 
 
 class ScalarValueHead(nnx.Module):

@@ -53,6 +53,53 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
     return jnp.sum((inflow - outflow) * probabilities[..., None, :], axis=-1)
 
 
+def two_hot(atoms: Array, logits: Array, target: Array) -> Array:
+    """The loss of a categorical value with a number for its target: the cross-entropy with its two nearest atoms.
+
+        -Σ_i p_i log softmax(logits)_i,   p the `categorical_projection` of a mass of 1 at g
+
+    The mean of p is g, unless g lies beyond the ends. The loss is least where the prediction is p; it is then the
+    entropy of p.
+
+    Args:
+      atoms: z, [n] or [..., n].
+      logits: [..., n].
+      target: g, [...]; no gradient passes.
+    Source: Schrittwieser et al. 2020, "Mastering Atari, Go, Chess and Shogi by Planning with a Learned Model",
+    appendix F.
+    """
+    atoms, target = _check_target(atoms, logits, target)
+    return _cross_entropy(
+        categorical_projection(target[..., None], jnp.ones_like(target)[..., None], atoms), logits
+    )
+
+
+def hl_gauss(atoms: Array, logits: Array, target: Array, sigma: Array | float) -> Array:
+    """The loss of a categorical value with a number for its target: the cross-entropy with a Gaussian around it.
+
+        -Σ_i p_i log softmax(logits)_i
+        p_i = (Φ((b_i - g)/σ) - Φ((b_{i-1} - g)/σ)) / (Φ((b_n - g)/σ) - Φ((b_0 - g)/σ))
+
+    The bin of an atom z_i ends half-way to its neighbours, at b_{i-1} and b_i; those at the ends are as wide on both
+    sides. A target beyond the ends counts as the end. Near the ends, where the Gaussian is cut, the mean of p is not
+    quite g.
+
+    Args:
+      sigma: σ, above 0, in the units of the atoms; 0.75 times their distance in the source. A number or [...].
+      atoms, logits, target: as of `two_hot`.
+    Source: Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification for Scalable Deep
+    RL", section 3.1; Imani and White 2018, "Improving Regression Performance with Distributional Losses".
+    """
+    atoms, target = _check_target(atoms, logits, target)
+    _checks.broadcastable(jnp.shape(target), sigma=sigma)
+    middles = (atoms[..., 1:] + atoms[..., :-1]) / 2
+    first, last = 2 * atoms[..., :1] - middles[..., :1], 2 * atoms[..., -1:] - middles[..., -1:]
+    edges = jnp.concatenate([first, middles, last], axis=-1)
+    centre = jnp.clip(target, atoms[..., 0], atoms[..., -1])[..., None]
+    below = jax.scipy.special.ndtr((edges - centre) / jnp.asarray(sigma, edges.dtype)[..., None])
+    return _cross_entropy(jnp.diff(below) / (below[..., -1:] - below[..., :1]), logits)
+
+
 def categorical_td_learning(
     atoms_tm1: Array,
     logits_tm1: Array,
@@ -293,6 +340,19 @@ def _quantile_q_learning(
     return masked(t.is_transition, losses)
 
 
+def _check_target(atoms: Array, logits: Array, target: Array) -> tuple[Array, Array]:
+    """Check a categorical value and its target, a number; return atoms and target as constants."""
+    arrays = {"atoms": atoms, "logits": logits, "target": target}
+    check_axes(jnp.shape(logits)[:-1], "[n] [..., n] [...]", **arrays)
+    _checks.floating(**arrays)
+    return jax.lax.stop_gradient((jnp.asarray(atoms), jnp.asarray(target)))
+
+
+def _cross_entropy(target: Array, logits: Array) -> Array:
+    """Compute -Σ_i p_i log softmax(logits)_i."""
+    return -jnp.sum(target * jax.nn.log_softmax(logits), axis=-1)
+
+
 def _categorical_loss(
     t: Transition, atoms_tm1: Array, logits_tm1: Array, atoms_t: Array, logits_t: Array, stop: bool
 ) -> Array:
@@ -300,5 +360,4 @@ def _categorical_loss(
     probabilities = jax.nn.softmax(masked(t.bootstraps, logits_t))
     shifted_atoms = t.r_t[..., None] + t.discount_t[..., None] * atoms_t
     target = stop_gradient_if(categorical_projection(shifted_atoms, probabilities, atoms_tm1), stop)
-    log_probabilities = jax.nn.log_softmax(masked(t.is_transition, logits_tm1))
-    return masked(t.is_transition, -jnp.sum(target * log_probabilities, axis=-1))
+    return masked(t.is_transition, _cross_entropy(target, masked(t.is_transition, logits_tm1)))

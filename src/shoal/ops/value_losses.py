@@ -30,6 +30,8 @@ computed and returned: float32, or float64 where JAX has it switched on. A disag
 ValueError while tracing, one of dtypes a TypeError, each with the names and what they are.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -59,11 +61,17 @@ def huber(value: Array, target: Array | float = 0.0, delta: Array | float = 1.0)
     return 0.5 * jnp.square(quadratic) + delta * (error - quadratic)
 
 
-def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Array | float) -> Array:
+def clipped_value(
+    value: Array,
+    old_value: Array,
+    target: Array,
+    clip_coef: Array | float,
+    loss: Callable[[Array, Array], Array] = squared,
+) -> Array:
     """The larger of two losses: of the value, and of the value clipped to within ε of the one when the data
     were gathered.
 
-        max((v - g)², (v_old + clip(v - v_old, -ε, ε) - g)²) / 2
+        max(l(v, g), l(v_old + clip(v - v_old, -ε, ε), g)),   l(v, g) = (v - g)² / 2 unless another is given
 
     Source: OpenAI Baselines' ppo2; examined in Engstrom et al. 2020, "Implementation Matters in Deep
     Policy Gradients".
@@ -71,8 +79,8 @@ def clipped_value(value: Array, old_value: Array, target: Array, clip_coef: Arra
     _checks.broadcastable(jnp.shape(value), clip_coef=clip_coef)
     old_value = _constant(value, old_value=old_value)
     clipped_prediction = old_value + clip_by_select(value - old_value, -clip_coef, clip_coef)
-    loss, clipped_loss = squared(value, target), squared(clipped_prediction, target)
-    return jnp.where(loss >= clipped_loss, loss, clipped_loss)
+    plain_loss, clipped_loss = loss(value, target), loss(clipped_prediction, target)
+    return jnp.where(plain_loss >= clipped_loss, plain_loss, clipped_loss)
 
 
 def td_learning(

@@ -1,5 +1,6 @@
 """Checkpoints of a run in progress, written between two pieces of training, and the end of a run by a signal."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from shoal.disk.arrays import copy_of_keys, is_key
 from shoal.disk.checkpoint_writer import Writer
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
-from shoal.disk.lock import Lock
 from shoal.engine import hooks
 from shoal.engine.history import History, Numbers
 from shoal.engine.loop import locate_fault
@@ -167,14 +167,13 @@ class RunSupervisor(hooks.Supervisor):
         stop: signals.Interruption,
         record: Callable[..., dict[str, Any]],
         compiled_run: CompiledRun,
-        lock: Lock,
         members: Members,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.directory, self.run, self.reporter, self.stop = directory, run, reporter, stop
         self.members = members
         self.checkpoints = Checkpoints(directory.path)
-        self._record, self._compiled_run, self._lock, self._clock = record, compiled_run, lock, clock
+        self._record, self._compiled_run, self._clock = record, compiled_run, clock
         self._writer = Writer(self.checkpoints) if run.checkpoints else None
         self._next_time = clock() + self._interval  # when the next checkpoint may be written
         self._scores = self._recorded_scores()  # by steps, of the checkpoints at evaluations
@@ -199,30 +198,29 @@ class RunSupervisor(hooks.Supervisor):
         return (updates // every + 1) * every
 
     def wants_to_stop(self) -> bool:
-        """Report whether a signal asks the run to end."""
-        return self.stop.requested
+        """Report whether a signal asks the run to end, or a listener has failed."""
+        return self.stop.requested or self.reporter.listeners.error is not None
 
     def note_fault(self, member: int, sentence: str) -> None:
         """Show a sentence about a member on the terminal."""
         self.reporter.progress.note(f"{self.members[member].name}: {sentence}")
 
     def between_pieces(self, population: Run, history: History) -> None:
-        """Write a checkpoint if one is due, and end the run if a signal asks for it.
+        """Write a checkpoint if one is due, and end the run if a signal asks for it or a listener has failed.
 
         Raises:
           Interrupted: the run was saved and ends.
-          ResumableError: a checkpoint could not be written, and the run shall end then; or another process has taken
-            over the directory.
+          Exception: that of the listener; the run was saved.
+          ResumableError: a checkpoint could not be written, and the run shall end then.
         """
         self._report_failures()
-        if self._lock.lost:
-            raise ResumableError(
-                f"run directory {str(self.directory.path)!r} was taken over by another process, or its lock was "
-                "removed; this process ends."
-            )
         if self.stop.requested:
             self.stop.saving()
             raise self._save_and_interrupt(population, history)
+        if self.reporter.listeners.error is not None:
+            with contextlib.suppress(ShoalError):  # the listener's error is the one to report
+                self.finish(population, history)
+            self.reporter.listeners.raise_error()
         if self._writer is None:
             return
         steps = history.updates * self.run.steps_per_update

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal.base import cpu
 from shoal.config import struct
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.engine.history import History, Numbers, Seconds
 from shoal.engine.hooks import Listener, Supervisor
@@ -69,10 +70,17 @@ class TrainedPopulation(NamedTuple):
     seconds: Seconds
     absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
     costs: Costs
+    updates: int  # that were made
+    stopped: str = ""  # why training ended before its budget was spent
 
     @property
     def final(self) -> Numbers:
-        """The last evaluation of each member, which is that of its last policy; NaN for one that was stopped early."""
+        """The last evaluation of each member, which is that of its last policy; NaN for one that was stopped early.
+
+        Empty where the last policies were not evaluated.
+        """
+        if not self.evaluations or self.evaluations[-1][0] < self.updates:
+            return {}
         points = [updates for updates, _ in self.evaluations]
         last = np.searchsorted(points, np.asarray(self.population.evaluated.updates), side="right") - 1
         found = {
@@ -236,8 +244,11 @@ def program_settings(
         reset_policy=run.reset,
         pool_size=run.reset_pool if run.reset == "pool" else 0,
         eval_episodes=run.eval_episodes,
-        eval_max_steps=run.eval_max_steps,
+        eval_max_steps=min(run.eval_max_steps * run.eval_consecutive, LARGEST_INDEX),
         eval_mode=run.eval_mode,
+        eval_seed=run.eval_seed,
+        eval_consecutive=run.eval_consecutive,
+        keeps_last=not run.is_evaluated,
         score=score,
         eval_metrics=eval_metrics,
     )
@@ -307,7 +318,9 @@ def train_population(
     members: Members = (),
     change: Callable[[Run, History], Run] | None = None,
 ) -> TrainedPopulation:
-    """Train a population until its budget is spent.
+    """Train a population until its budget is spent, or the listener has a reason to stop.
+
+    Where it stops, it ends as at the end of the budget: with a log point, an evaluation and a checkpoint.
 
     Args:
       compiled_run: the population and its programs; its buffers are donated.
@@ -317,7 +330,8 @@ def train_population(
       supervisor: acts between two pieces of training; None for nobody.
       halving: when members stop early; None for never.
       members: of the population, where some stop early.
-      change: is given the population after each evaluation but the last, and returns the one to go on with.
+      change: is given the population after each evaluation but the last, and returns the one to go on with; before
+        the first update it is called in any case.
     """
     history = History() if history is None else history
     supervisor = Supervisor() if supervisor is None else supervisor
@@ -327,23 +341,36 @@ def train_population(
     log_points = sorted({*run.log_points(), *rungs})
     train_program = _program_of(compiled_run, halving)
     population, pacer, evaluation_pacer = compiled_run.population, Pacer(), Pacer(first=64)
+
+    def is_last() -> bool:
+        return history.updates >= run.total_updates or bool(history.stopped)
+
     while True:
-        if history.updates in log_points and history.logged < history.updates:
+        if (history.updates in log_points or is_last()) and history.logged < history.updates:
             _report_training(population, run, history, listener)
-        if history.updates in evaluation_points and history.evaluated < history.updates:
+        is_point = history.updates in evaluation_points or (is_last() and run.is_evaluated)
+        if is_point and history.evaluated < history.updates:
             population, metrics = _evaluate_in_pieces(
                 compiled_run.evaluation, population, history, evaluation_pacer, supervisor
             )
             if metrics is not None:
                 history.evaluations.append((history.updates, metrics))
-                listener.on_evaluation(history.updates, metrics)
-                if halving and history.updates in rungs:
+                history.stop(listener.on_evaluation(history.updates, metrics))
+                if halving and history.updates in rungs and not is_last():
                     population = stop_others(population, run, history.evaluations, members, halving)
-                if change is not None and history.updates < run.total_updates:
+                if change is not None and (not is_last() or history.updates == 0):
                     population = change(population, history)
         supervisor.between_pieces(population, history)
-        if history.updates >= run.total_updates:
-            return TrainedPopulation(population, history.evaluations, history.seconds, {}, compiled_run.costs)
+        if is_last():
+            return TrainedPopulation(
+                population,
+                history.evaluations,
+                history.seconds,
+                absolute={},
+                costs=compiled_run.costs,
+                updates=history.updates,
+                stopped=history.stopped,
+            )
         stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
         further_stop = supervisor.next_stop(history.updates)
         size = pacer.size(min(stop, further_stop or stop) - history.updates)
@@ -388,7 +415,7 @@ def _report_training(population: Run, run: RunConfig, history: History, listener
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
     numbers = {name: _without(has_ended, x) for name, x in mean_metrics(population.metrics).items()}
-    listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds)
+    history.stop(listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds))
 
 
 def _evaluate_in_pieces(

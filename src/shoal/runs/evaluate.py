@@ -10,17 +10,19 @@ import jax
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.base.files import find_obstacle
+from shoal.base.files import find_obstacle, write_whole_file
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, struct
 from shoal.disk.checkpoint_record import Choice
 from shoal.disk.directory import RunDirectory
 from shoal.disk.search_files import resolve_run
 from shoal.disk.summary import score_statistics, statistics_by_episode
+from shoal.engine.episode_records import EpisodeRecords, record_episodes
 from shoal.engine.evaluation import continue_episodes, finished_results, start_episodes, summarise_episodes
 from shoal.engine.nonfinite import FirstFaults, explanation
 from shoal.engine.team import team_return_of
 from shoal.engine.trained_policy import TrainedPolicy
+from shoal.envs import trials
 from shoal.runs import memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.load import (
@@ -52,9 +54,11 @@ def evaluate(
     seed: int = 0,
     greedy: bool = True,
     max_steps: int = MAX_STEPS,
+    consecutive: int = 1,
+    per_episode: bool = False,
     environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Evaluate a policy on whole episodes, one in each of `episodes` environments.
 
     Args:
@@ -64,11 +68,14 @@ def evaluate(
       seed: of the episodes.
       greedy: whether the policy takes its mode or samples.
       max_steps: the number of steps after which an episode is cut.
+      consecutive: the number of episodes of one task that are played in a row with the memory kept, and count as one.
+      per_episode: whether the result has an entry `episodes` too.
       environment_parameters: those parameters of the environment whose names are also arguments here.
       **parameters: of the environment, if it is given by name.
     Returns:
       mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
-      and the environment's own metrics.
+      and the environment's own metrics. `episodes` has arrays [episodes], or [episodes, agents]: `return`, `length`,
+      `terminated`, `truncated` and `final_reward`.
     Raises:
       ShoalError: the environment's spaces are not the policy's, or a number is not finite for a reason that the
         environment explains.
@@ -77,14 +84,20 @@ def evaluate(
     parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     settings = _check_episode_settings(episodes, max_steps, seed, greedy)
     policy = policy_of(policy)
-    environment = struct.as_arrays(environment_for(policy, environment, parameters))
+    count = arguments.whole_number("consecutive", consecutive, 1, arguments.LARGEST_INDEX)
+    environment = trials.consecutive(environment_for(policy, environment, parameters), count)
+    environment = struct.as_arrays(environment)
+    per_episode = arguments.boolean("per_episode", per_episode)
     _check_episode_memory("episodes", settings.episodes, environment, policy)
     with memory_limits.report_out_of_memory():
-        metrics, faults = _evaluate(environment, policy.config, policy.parameters, *settings)
-        metrics = jax.device_get(metrics)
+        result = _evaluate(environment, policy.config, policy.parameters, *settings, per_episode)
+        metrics, faults, records = jax.device_get(result[0]), result[1], jax.device_get(result[2])
     if reason := explanation(environment, faults):
         raise ShoalError(f"a number was not finite in {reason}.")
-    return {name: float(x) for name, x in metrics.items()}
+    found: dict[str, Any] = {name: float(x) for name, x in metrics.items()}
+    if records:
+        found["episodes"] = {name.replace("returned", "return"): x for name, x in records._asdict().items()}
+    return found
 
 
 @reports_user_code
@@ -100,6 +113,8 @@ def evaluate_run(
     seed: int = 0,
     greedy: bool | None = None,
     memory_lasts: str | None = None,
+    consecutive: int | None = None,
+    episodes_file: str | Path = "",
     plot: str | Path = "",
     render: str | Path = "",
     render_episodes: int = 3,
@@ -120,6 +135,9 @@ def evaluate_run(
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
       memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
+      consecutive: as in `evaluate`; None does as the run's evaluations did. `max_steps` is that of each.
+      episodes_file: an .npz file for what each episode came to: the arrays of `evaluate`'s `episodes` with a first axis
+        of the policies, and `members`, their names; empty for none.
       plot: a PNG of the results of a trial's episodes by their index, and for policies with memory also the results
         if it is cleared with every episode; empty for none.
       render: a file for a film of the first episodes of the best of these policies, one that was trained to the end
@@ -141,9 +159,10 @@ def evaluate_run(
     render_episodes = arguments.whole_number("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
     _check_episode_settings(episodes, 1, seed, greedy is None or greedy)
     run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
-    plot, render = (
-        x if x == "" else arguments.path(name, x) for name, x in (("plot", plot), ("render", render))
-    )
+    files = {"plot": plot, "render": render, "episodes_file": episodes_file}
+    plot, render, episodes_file = (x if x == "" else arguments.path(name, x) for name, x in files.items())
+    if episodes_file and (obstacle := find_obstacle(Path(episodes_file))):
+        raise ShoalError(f"episodes_file={str(episodes_file)!r} cannot be written: {obstacle}.")
     run, label = resolve_run(arguments.path("run", run), label)
     directory = RunDirectory.open(run)
     if environment is None:
@@ -154,6 +173,13 @@ def evaluate_run(
     )
     _check_pictures(experiment.environment, plot, render, render_episodes)
     greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
+    consecutive = experiment.run.eval_consecutive if consecutive is None else consecutive
+    trials.consecutive(experiment.environment, consecutive)
+    if consecutive != 1 and memory_lasts == "episode":
+        raise ShoalError(
+            f"consecutive={consecutive} keeps the memory from one episode to the next, which memory_lasts='episode' "
+            "clears; give one of them."
+        )
     trained_in = training_experiment(directory, parameters)
     stored = read_policies(directory, check_which(which), checkpoint, trained_in)
     policies = load_policies(stored, run_seed, memory_lasts, trained_in, label)
@@ -175,7 +201,7 @@ def evaluate_run(
     tell(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )
-    results |= _evaluate_each(policies, episodes=episodes, **settings)
+    results |= _evaluate_each(policies, episodes, consecutive, episodes_file, **settings)
     if plot:
         tell(f"evaluating with the memory cleared for {plot}")
         _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
@@ -256,17 +282,30 @@ def _draw_episodes(
 
 
 def _evaluate_each(
-    policies: Mapping[int | str, TrainedPolicy], *, episodes: int, greedy: bool, **settings: Any
+    policies: Mapping[int | str, TrainedPolicy],
+    episodes: int,
+    consecutive: int,
+    file: str | Path,
+    *,
+    greedy: bool,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Build the result of `evaluate_run` for the policies of a run's seeds."""
+    """Build the result of `evaluate_run` for the policies of a run's seeds; write that of each episode to a file."""
+    max_steps = min(MAX_STEPS * consecutive, arguments.LARGEST_INDEX)
+    settings |= {"consecutive": consecutive, "max_steps": max_steps, "per_episode": file != ""}
     metrics = {
         k: evaluate(policy, episodes=episodes, greedy=greedy, **settings) for k, policy in policies.items()
     }
+    if file:
+        of_members = [x.pop("episodes") for x in metrics.values()]
+        arrays = {name: np.stack([x[name] for x in of_members]) for name in of_members[0]}
+        with write_whole_file(Path(file)) as opened:
+            np.savez(opened, allow_pickle=False, members=np.array(list(map(str, metrics))), **arrays)
     return {
         "mode": "greedy" if greedy else "sampled",
         "memory": next(iter(policies.values())).memory_lasts,
         "episodes": episodes,
-        "max_steps": MAX_STEPS,
+        "max_steps": max_steps,
         "metrics": metrics,
         **score_statistics([x["return_mean"] for x in metrics.values()]),
         "by_episode": statistics_by_episode(list(metrics.values())),
@@ -295,7 +334,7 @@ def _plot_trials(
     path: Path, results: dict[str, Any], policies: Mapping[int | str, TrainedPolicy], **settings: Any
 ) -> None:
     """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
-    has_memory = results["memory"] == "trial"
+    has_memory = results["memory"] in ("trial", "run")
     curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
     if has_memory:
         cleared = [evaluate(policy.with_memory_lasts("episode"), **settings) for policy in policies.values()]
@@ -356,7 +395,7 @@ def _check_episode_memory(name: str, episodes: int, environment: Environment, po
     memory_limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
 
 
-@functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy"))
+@functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy", "per_episode"))
 def _evaluate(
     environment: Any,
     config: Any,
@@ -365,9 +404,13 @@ def _evaluate(
     episodes: int,
     max_steps: int,
     greedy: bool,
-) -> tuple[dict[str, jax.Array], FirstFaults | tuple[()]]:
-    """Return the metrics of whole episodes, and the states at fault, where the environment explains them."""
+    per_episode: bool,
+) -> tuple[dict[str, jax.Array], FirstFaults | tuple[()], EpisodeRecords | tuple[()]]:
+    """Return the metrics of whole episodes, the states at fault, where the environment explains them, and the results
+    of each episode, where they are asked for.
+    """
     algorithm = config.algorithm(spec_of(environment))
     evaluation = start_episodes(environment, algorithm, key, episodes)
-    evaluation = continue_episodes(environment, algorithm, parameters, evaluation, max_steps, greedy)
-    return summarise_episodes(finished_results(environment, evaluation)), evaluation.faults
+    play = environment, algorithm, parameters, evaluation, max_steps, greedy
+    evaluation, records = record_episodes(*play) if per_episode else (continue_episodes(*play), ())
+    return summarise_episodes(finished_results(environment, evaluation)), evaluation.faults, records

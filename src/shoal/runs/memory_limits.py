@@ -34,6 +34,7 @@ class Sizes(NamedTuple):
     num_steps: int
     eval_episodes: int
     reset_pool: int
+    absolute_episodes: int = -1  # of the best policy; -1 for ten times `eval_episodes`
 
 
 class UnitBytes(NamedTuple):
@@ -187,12 +188,14 @@ def needed_bytes(sizes: Sizes, units: UnitBytes, share: MemoryShare) -> dict[str
     seeds = -(-sizes.seeds // share.devices)
     concurrent_seeds = seeds if share.is_concurrent else 1
     envs = -(-sizes.num_envs // share.groups)
+    is_default = sizes.absolute_episodes == -1
+    again = ABSOLUTE_EPISODES * sizes.eval_episodes if is_default else sizes.absolute_episodes
     return {
         "parameters and optimiser": seeds * units.learner,
         "environments": seeds * envs * units.environment,
         "pool of starts": seeds * sizes.reset_pool * units.start // share.groups,
         "rollout": concurrent_seeds * envs * sizes.num_steps * units.step,
-        "evaluation": concurrent_seeds * ABSOLUTE_EPISODES * sizes.eval_episodes * units.episode,
+        "evaluation": concurrent_seeds * max(sizes.eval_episodes, again) * units.episode,
     }
 
 

@@ -236,7 +236,7 @@ def summarise_members(experiment: Experiment, trained: TrainedPopulation, histor
             "seed": member.seed,
             "score": float(best.score[k]),
             "steps": int(best.updates[k]) * experiment.run.steps_per_update,
-            "absolute": float(trained.absolute["return_mean"][k]),
+            "absolute": float(trained.absolute["return_mean"][k]) if trained.absolute else None,
             "final": float(final[k]),
             "settings": line_of(history, k, int(best.updates[k]))[-1].settings,
             "final_settings": line_of(history, k, int(evaluated[k]))[-1].settings,

@@ -27,6 +27,7 @@ def check_memory(experiment: Experiment, settings: ProgramSettings, layout: memb
         run.num_steps,
         run.eval_episodes,
         settings.pool_size or memory_limits.NO_POOL,
+        run.absolute_episodes,
     )
     memory_limits.check_run(
         lambda config: compiled_trainer.member_shapes(

@@ -41,6 +41,8 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.describing import Description, decode_parameters, from_json
 from shoal.envs.parameters import check_parameters
 from shoal.envs.registry import TRIAL
+from shoal.envs.trials import consecutive
+from shoal.envs.wrappers import Shown
 from shoal.runs.presets import preset
 from shoal.runs.variants import check_variants, named, number, with_first_settings
 from shoal.types import Environment, spec_of
@@ -138,7 +140,8 @@ class Experiment:
         if not parameters:
             return self.environment
         description = Description(self.environment_name, self.environment_parameters, self.environment_gaps)
-        return describing.rebuild(describing.description_to_json(description), parameters)[0]
+        environment = describing.rebuild(describing.description_to_json(description), parameters)[0]
+        return _shown(environment, self.run)
 
     def validate(self) -> None:
         """Raises one sentence for the first setting that cannot work, before anything compiles."""
@@ -153,6 +156,7 @@ class Experiment:
                     if "groups" in inspect.signature(validate).parameters:  # only statistics over all need it
                         sizes.append(groups)
                     validate(spec_of(experiment.environment), *sizes)
+        consecutive(self.environment, self.run.eval_consecutive)
         if self.halving:
             self.halving.check(self.run, len(self.variants))
         self._check_evolution()
@@ -176,7 +180,7 @@ class Experiment:
         """
         resolved = settings.flat(self.config)
         before = resolved if self.unresolved_config is None else settings.flat(self.unresolved_config)
-        algorithm = {name: _json_value(x) for name, x in resolved.items() if name in before}
+        algorithm = {name: json_value(x) for name, x in resolved.items() if name in before}
         algorithm |= {name: None for name, x in before.items() if x is None}
         further: dict[str, Any] = {}
         if self.variants:
@@ -201,7 +205,7 @@ class Experiment:
             ),
             "algorithm": {"name": self.algorithm, **algorithm},
             "run": {
-                name: _json_value(x) for name, x in settings.flat(self.run).items() if name != "num_updates"
+                name: json_value(x) for name, x in settings.flat(self.run).items() if name != "num_updates"
             },
             "from": self.started_from,
             "from_step": self.from_step,
@@ -278,6 +282,7 @@ def decide(
         evaluation_parameters = saved_evaluation_parameters(saved)
     config = with_first_settings(evolution, config, overrides)
     varied = variants[0].of_algorithm() if variants else dict.fromkeys(evolution.names)
+    environment = _shown(environment, run)
     _check_effects({**overrides, **varied}, environment, run, config)
     if from_step and not started_from:
         raise ShoalError(
@@ -371,6 +376,12 @@ def _check_effects(
     values |= settings.flat(run) | settings.flat(config)
     values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))
     check_needs(overrides, values, {**run.needs, **settings.needs_of(config)})
+
+
+def _shown(environment: Environment, run: RunConfig) -> Environment:
+    """Return the environment with the entries of observations that the run names for actor or critic only."""
+    names = (run.actor_only, run.critic_only)
+    return Shown(environment, *names) if any(names) else environment
 
 
 def _make_environment(
@@ -618,10 +629,10 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A setting's value as JSON can hold it; a class or a function by its import name."""
     if isinstance(value, tuple):
-        return [_json_value(part) for part in value]
+        return [json_value(part) for part in value]
     if callable(value):
         return import_name(value)
     return float(value) if hasattr(value, "dtype") else value

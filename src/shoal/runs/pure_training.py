@@ -28,7 +28,7 @@ from shoal.xla.jax_settings import require_usable
 # The settings of a run that have an effect where nothing is written.
 SETTINGS = (
     *("num_envs", "num_steps", "total_steps", "num_updates", "reset", "reset_pool"),
-    *("num_evals", "eval_episodes", "eval_mode", "eval_max_steps"),
+    *("num_evals", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed", "eval_consecutive"),
 )
 ALONE = {"seeds": 1, "devices": 1, "env_groups": 1}
 
@@ -137,7 +137,7 @@ def make_train(
       preset: whether the tuned settings of the environment are used, where there are any.
       environment_parameters: of an environment given by name.
       **settings_by_name: `num_envs`, `num_steps`, `total_steps` or `num_updates`, `reset`, `reset_pool`,
-        `eval_episodes`, `eval_mode`, `eval_max_steps`, and settings of the algorithm.
+        `eval_episodes`, `eval_mode`, `eval_max_steps`, `eval_seed`, `eval_consecutive`, and settings of the algorithm.
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything is traced.
     """

@@ -23,6 +23,7 @@ from shoal.engine.population import member_layout
 from shoal.engine.run import Run
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.runs import compiled_trainer, finetuning
+from shoal.runs.differences import differences
 from shoal.runs.load import load
 from shoal.runs.placement import place
 from shoal.runs.plan import Experiment
@@ -51,11 +52,13 @@ class TrainedRun:
     finished: Finished | None = None
 
     def __repr__(self) -> str:
-        seeds, score = self.summary["seeds"], self.summary["absolute"]
-        iqm, interval = score["iqm"], interval_text(score["interval"])
-        result = (
-            "no result" if not np.isfinite(np.nan if iqm is None else iqm) else f"IQM {iqm:.2f}{interval}"
-        )
+        seeds, score = self.summary["seeds"], self.summary["absolute"] or self.summary["final"]
+        if score is None:
+            result = "not evaluated"
+        elif score["iqm"] is None or not np.isfinite(score["iqm"]):
+            result = "no result"
+        else:
+            result = f"IQM {score['iqm']:.2f}{interval_text(score['interval'])}"
         return (
             f"<{type(self).__name__} {self.summary['environment']}, {self.summary['algorithm']}, {len(seeds)} "
             f"{'seed' if len(seeds) == 1 else 'seeds'}, {self.summary['steps_per_seed']:,} steps each: {result}; "
@@ -63,8 +66,11 @@ class TrainedRun:
         )
 
     def _repr_html_(self) -> str:
-        absolute, final = (self.summary[name]["returns"] for name in ("absolute", "final"))
-        rows = zip(self.summary["seeds"], absolute, final, strict=True)
+        seeds = self.summary["seeds"]
+        scores = [
+            (self.summary[name] or {}).get("returns", [None] * len(seeds)) for name in ("absolute", "final")
+        ]
+        rows = zip(seeds, *scores, strict=True)
         cells = [[str(seed), *("" if x is None else f"{x:.2f}" for x in returns)] for seed, *returns in rows]
         head = ["seed", "return of the best policy", "of the last policy"]
         lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in (head, *cells)]
@@ -134,9 +140,10 @@ def summarise(
       import_seconds: the duration of the imports.
     """
     run, seconds, members = experiment.run, trained.seconds, experiment.members
-    steps = run.total_updates * run.steps_per_update
+    steps = trained.updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
-    environment, further = experiment.environment, dict[str, Any]()
+    environment = experiment.environment
+    further: dict[str, Any] = {"name": run.name, "settings": differences(experiment)}
     failed = _failures(experiment, trained.population)
     if environment.num_agents > 1:
         further["agents"] = {
@@ -147,7 +154,9 @@ def summarise(
     if run.score != "return_mean":
         has_score = len(failed) < len(members)
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, has_score)
-    final, absolute = trained.final["return_mean"].tolist(), trained.absolute["return_mean"].tolist()
+    final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
+    if trained.stopped:
+        further["stopped"] = trained.stopped
     if experiment.variants:
         further["members"] = variant_scores(members, final, absolute, list(failed))
     if experiment.halving:
@@ -159,14 +168,16 @@ def summarise(
         steps_per_seed=steps,
         final=final,
         absolute=absolute,
-        steps_per_second=float(np.sum(trained.population.updates)) * run.steps_per_update / seconds.train,
+        steps_per_second=float(np.sum(trained.population.updates))
+        * run.steps_per_update
+        / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
         seconds={"import": import_seconds, **seconds._asdict()},
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=list(failed.values()),
         evaluation={
             "mode": run.eval_mode,
-            "episodes": 10 * run.eval_episodes,
+            "episodes": run.num_absolute_episodes,
             **{name: x.tolist() for name, x in trained.absolute.items()},
         },
         **further,

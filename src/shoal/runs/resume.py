@@ -28,7 +28,7 @@ CHANGEABLE = (
     *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
 )
 # Settings that name the place of a run, or how it uses the machine.
-NOT_COMPARED = ("run_dir", "devices", "seed_batching", "checkpoints")
+NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
 # What a population has beside the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",
@@ -103,7 +103,20 @@ def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
     if not all(file.is_file() for file in files):
         return False
     with report_wrong_types(str(directory.path / SUMMARY)):
-        return int(directory.load_summary()["steps_per_seed"]) == run.total_updates * run.steps_per_update
+        made = int(directory.load_summary()["steps_per_seed"])
+    return made == run.total_updates * run.steps_per_update or bool(stopped(directory))
+
+
+def stopped(directory: RunDirectory) -> str:
+    """Return the reason of a listener for which a run ended before its budget was spent; "" where it did not.
+
+    It holds until the run has gone on, which a checkpoint of more steps says.
+    """
+    if not (directory.path / SUMMARY).is_file():
+        return ""
+    summary = directory.load_summary()
+    made = max(Checkpoints(directory.path).steps(), default=0)
+    return summary.get("stopped", "") if made <= summary["steps_per_seed"] else ""
 
 
 def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
@@ -389,6 +402,7 @@ class Finished(NamedTuple):
             evaluations=list(ended.evaluations),
             frozen=list(ended.frozen),
             exchanges=list(ended.exchanges),
+            stopped="",
         )
 
 

@@ -21,13 +21,13 @@ from shoal.disk.metrics_file import NOTHING
 from shoal.disk.summary import machine_facts
 from shoal.engine import reduction_check, team
 from shoal.engine.history import History
-from shoal.engine.hooks import Listener
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, resume
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
+from shoal.runs.differences import directory_words
 from shoal.runs.load import checkpoint_instead
 from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment
@@ -47,7 +47,7 @@ class Call(NamedTuple):
     own_process: bool = (
         False  # whether the process does nothing else: the backend may be set up for this run alone
     )
-    listener: Listener | None = None  # is told of each log point and evaluation too
+    listeners: tuple[Any, ...] = ()  # see `show.listeners`
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -166,11 +166,14 @@ def resume_run(
             resume.check_steps_left(directory, experiment.run, steps)
             return _run(experiment, stop, call, changes=changes, before=saved)
         resume.check_budget(directory, experiment.run, finished)
-        if resume.is_finished(directory, experiment.run):
-            steps = experiment.run.total_updates * experiment.run.steps_per_update
+        reason = resume.stopped(directory)
+        if resume.is_finished(directory, experiment.run) and not (
+            reason and {"total_steps", "num_updates"} & overrides.keys()
+        ):
+            steps = directory.load_summary()["steps_per_seed"]
             raise ShoalError(
-                f"run {str(directory.path)!r} is finished, with {steps:,} environment steps; give more total_steps to "
-                "go on (--total-steps)."
+                f"run {str(directory.path)!r} is finished, with {steps:,} environment steps"
+                f"{reason and f' (stopped by {reason})'}; give more total_steps to go on (--total-steps)."
             )
         return _run(experiment, stop, call, directory, changes, finished)
 
@@ -205,12 +208,12 @@ def _run(
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
                 experiment.environment_name,
-                experiment.algorithm,
+                directory_words(experiment),
                 {**plan.config, **{name: before[name] for name in ("asked", "history") if name in before}},
             )
-            lock = held.enter_context(Lock(directory.path, call.note))
+            held.enter_context(Lock(directory.path))
         else:
-            lock = held.enter_context(Lock(directory.path, call.note))
+            held.enter_context(Lock(directory.path))
             plan = plan_run(experiment, call, is_new=False, changes=changes)
             origin = _origin(plan, directory, finished, call)
             compiled = compile_run(plan, origin)
@@ -220,7 +223,7 @@ def _run(
             if changes:
                 resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
-        output = held.enter_context(_writing(plan, compiled, directory, lock, origin, history, stop, call))
+        output = held.enter_context(_writing(plan, compiled, directory, origin, history, stop, call))
         output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         return save_run(plan.experiment, trained, absolute, output, history, call)
@@ -306,16 +309,18 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
 
 def train_run(
     plan: Plan, compiled: CompiledRun, output: Output, history: History
-) -> tuple[TrainedPopulation, Future[EvaluationPrograms]]:
+) -> tuple[TrainedPopulation, Future[EvaluationPrograms] | None]:
     """Train a compiled run to its end.
 
     Returns:
-      the population, and the programs of the last evaluation, which are compiled meanwhile.
+      the population, and the programs of the last evaluation, if there is to be one, which are compiled meanwhile.
     """
     experiment = plan.experiment
     with memory_limits.report_out_of_memory():
         change = pbt_run.change_of(experiment, compiled, output.reporter)
-        absolute = compiled_trainer.compile_absolute(compiled, 10 * experiment.run.eval_episodes)
+        episodes = experiment.run.num_absolute_episodes
+        absolute = compiled_trainer.compile_absolute(compiled, episodes) if episodes else None
+        history.stop(output.reporter.start(history.updates))
         trained = compiled_trainer.train_population(
             compiled,
             experiment.run,
@@ -332,7 +337,7 @@ def train_run(
 def save_run(
     experiment: Experiment,
     trained: TrainedPopulation,
-    absolute: Future[EvaluationPrograms],
+    absolute: Future[EvaluationPrograms] | None,
     output: Output,
     history: History,
     call: Call,
@@ -355,8 +360,9 @@ def save_run(
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
-    trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
-    supervisor.begins("saving")
+    if absolute is not None:
+        trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
+        supervisor.begins("saving")
     summary = summarise(experiment, trained, call.import_seconds)
     summary |= {"resumed_from": dict(experiment.resumed_from)} if experiment.resumed_from else {}
     if experiment.evolution.tuned:
@@ -366,6 +372,7 @@ def save_run(
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
     try_to(reporter.metrics.write)
+    reporter.listeners.tell("on_end", summary)
     steps = history.updates * run.steps_per_update
     trained_run = TrainedRun(
         directory.path,
@@ -378,6 +385,7 @@ def save_run(
     if failures:
         others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
         raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
+    reporter.listeners.raise_error()
     return trained_run
 
 
@@ -386,7 +394,6 @@ def _writing(
     plan: Plan,
     compiled: CompiledRun,
     directory: RunDirectory,
-    lock: Lock,
     origin: Origin | None,
     history: History,
     stop: signals.Interruption,
@@ -403,14 +410,14 @@ def _writing(
             mark=NOTHING if origin is None else origin.mark,
             evaluations=history.evaluations,
             members=experiment.members,
-            listener=call.listener,
+            listeners=call.listeners,
             algorithm=experiment.algorithm,
         )
         open_outputs.enter_context(reporter)
         record = functools.partial(
             checkpoint_record.to_record, identity=plan.identity, machine=machine_facts(plan.layout.devices)
         )
-        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, lock, experiment.members)
+        supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, experiment.members)
         open_outputs.callback(supervisor.close)
         try:
             yield Output(directory, reporter, supervisor)
@@ -418,7 +425,7 @@ def _writing(
             raise
         except BaseException:
             has_checkpoint = run.checkpoints and history.updates
-            if plan.is_new and not reporter.updates_logged and not has_checkpoint:
+            if plan.is_new and not (reporter.updates_logged or has_checkpoint or history.stopped):
                 supervisor.close()
                 reporter.close()
                 directory.discard()

@@ -1,7 +1,7 @@
 """The functions of `import shoal` that search over settings: sweep, tune, pbt and replay."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
 from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
+from shoal.show.listeners import check_listeners
 from shoal.types import Environment
 
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
@@ -35,6 +36,7 @@ def sweep(
     config: str | Path | None = None,
     preset: bool = True,
     eval_env: Mapping[str, Any] | None = None,
+    listeners: Sequence[Any] = (),
     progress: bool = True,
     **settings: Any,
 ) -> Sweep:
@@ -44,6 +46,7 @@ def sweep(
 
     Args:
       environment, algorithm, environment_parameters, config, preset: as in `train`.
+      listeners: as in `train`, for each run of the sweep.
       grid: by name, the values of a setting, each of which is trained with every value of the others. Names are those
         of settings, of the environment's parameters (`env.gravity`) and of the optimiser's arguments
         (`optimizer_args.eps`).
@@ -62,7 +65,7 @@ def sweep(
     options = _options(SweepOptions, settings, path=settings.pop("run_dir", ""))
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
-    return run_sweep(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+    return run_sweep(request, searched, options, _call(progress, listeners))
 
 
 @reports_user_code
@@ -78,6 +81,7 @@ def tune(
     config: str | Path | None = None,
     preset: bool = True,
     eval_env: Mapping[str, Any] | None = None,
+    listeners: Sequence[Any] = (),
     progress: bool = True,
     **settings: Any,
 ) -> Sweep:
@@ -87,6 +91,7 @@ def tune(
 
     Args:
       environment, algorithm, environment_parameters, config, preset, eval_env: as in `train`.
+      listeners: as in `sweep`.
       where, space: as in `sweep`.
       grid: by name, the values among which Optuna chooses.
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
@@ -102,7 +107,7 @@ def tune(
     options = _options(TuneOptions, settings, path=settings.pop("run_dir", ""))
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
-    return run_tuning(request, searched, options, Call(progress=arguments.boolean("progress", progress)))
+    return run_tuning(request, searched, options, _call(progress, listeners))
 
 
 @reports_user_code
@@ -116,6 +121,7 @@ def pbt(
     config: str | Path | None = None,
     preset: bool = True,
     eval_env: Mapping[str, Any] | None = None,
+    listeners: Sequence[Any] = (),
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -124,7 +130,7 @@ def pbt(
     The directory is that of any run; `resume` goes on with one that was interrupted.
 
     Args:
-      environment, algorithm, environment_parameters, config, preset, eval_env: as in `train`.
+      environment, algorithm, environment_parameters, config, preset, eval_env, listeners: as in `train`.
       tune: by name, the distribution of a setting of the algorithm that is a float, such as "log:1e-5:1e-2": its
         bounds, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within these bounds.
@@ -138,11 +144,13 @@ def pbt(
     options = _options(PbtOptions, settings)
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     tuned = read_tuned(arguments.mapping("tune", tune), arguments.mapping("start", start))
-    return run_pbt(request, tuned, options, Call(progress=arguments.boolean("progress", progress)))
+    return run_pbt(request, tuned, options, _call(progress, listeners))
 
 
 @reports_user_code
-def replay(run: str | Path | TrainedRun, *, progress: bool = True, **settings: Any) -> TrainedRun:
+def replay(
+    run: str | Path | TrainedRun, *, listeners: Sequence[Any] = (), progress: bool = True, **settings: Any
+) -> TrainedRun:
     """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
 
     Returns:
@@ -151,7 +159,11 @@ def replay(run: str | Path | TrainedRun, *, progress: bool = True, **settings: A
       ShoalError: the run has no schedule, or a setting cannot work.
     """
     path = run.path if isinstance(run, TrainedRun) else arguments.path("run", run)
-    return run_replay(path, settings, Call(progress=arguments.boolean("progress", progress)))
+    return run_replay(path, settings, _call(progress, listeners))
+
+
+def _call(progress: Any, listeners: Any) -> Call:
+    return Call(progress=arguments.boolean("progress", progress), listeners=check_listeners(listeners))
 
 
 def _request(

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
+from shoal.engine.population.pbt_settings import LINEAR, LOG, ONE_MINUS_LOG, magnitude
 
 DIGITS = 6  # significant digits of a drawn number, so that it can be read and typed
 
@@ -91,19 +92,38 @@ class Uniform(Between):
     """Real numbers, all equally likely."""
 
     name: ClassVar[str] = "uniform"
-    scale: ClassVar[str] = "linear"
+    scale: ClassVar[str] = LINEAR
 
     def from_unit(self, u: float) -> float:
         """Map a number of [0, 1) to a value."""
         return self._clip(_rounded(self.low + u * self._width, self._width))
 
 
+class _Logarithmic(Between):
+    """Numbers of which the logarithm of a magnitude is uniform."""
+
+    def from_unit(self, u: float) -> float:
+        """Map a number of [0, 1) to a value."""
+        first, last = self._magnitudes
+        size = first * (last / first) ** u
+        return self._clip(_rounded(magnitude(self.scale, size), min(size, self._width)))
+
+    def to_unit(self, value: Any) -> float:
+        """Map a value to [0, 1]."""
+        first, last = self._magnitudes
+        return math.log(magnitude(self.scale, value) / first) / math.log(last / first)
+
+    @property
+    def _magnitudes(self) -> tuple[float, float]:
+        return magnitude(self.scale, self.low), magnitude(self.scale, self.high)
+
+
 @dataclasses.dataclass(frozen=True)
-class Log(Between):
+class Log(_Logarithmic):
     """Positive numbers whose logarithm is uniform."""
 
     name: ClassVar[str] = "log"
-    scale: ClassVar[str] = "log"
+    scale: ClassVar[str] = LOG
 
     def check(self, setting: str) -> None:
         """Require bounds above 0, beside what every distribution requires."""
@@ -114,22 +134,13 @@ class Log(Between):
                 f"or uniform:{self.low!r}:{self.high!r}."
             )
 
-    def from_unit(self, u: float) -> float:
-        """Map a number of [0, 1) to a value."""
-        value = self.low * (self.high / self.low) ** u
-        return self._clip(_rounded(value, min(value, self._width)))
-
-    def to_unit(self, value: Any) -> float:
-        """Map a value to [0, 1]."""
-        return math.log(value / self.low) / math.log(self.high / self.low)
-
 
 @dataclasses.dataclass(frozen=True)
-class OneMinusLog(Between):
+class OneMinusLog(_Logarithmic):
     """Numbers below 1 for which the logarithm of 1-x is uniform: 0.9, 0.99 and 0.999 are equally spaced."""
 
     name: ClassVar[str] = "one-minus-log"
-    scale: ClassVar[str] = "one-minus-log"
+    scale: ClassVar[str] = ONE_MINUS_LOG
 
     def check(self, setting: str) -> None:
         """Require bounds below 1, beside what every distribution requires."""
@@ -140,15 +151,6 @@ class OneMinusLog(Between):
                 "one below 1, such as 0.999."
             )
 
-    def from_unit(self, u: float) -> float:
-        """Map a number of [0, 1) to a value."""
-        gap = (1 - self.low) * ((1 - self.high) / (1 - self.low)) ** u
-        return self._clip(_rounded(1 - gap, min(gap, self._width)))
-
-    def to_unit(self, value: Any) -> float:
-        """Map a value to [0, 1]."""
-        return math.log((1 - value) / (1 - self.low)) / math.log((1 - self.high) / (1 - self.low))
-
 
 @dataclasses.dataclass(frozen=True)
 class Int(Between):
@@ -157,7 +159,7 @@ class Int(Between):
     low: int
     high: int
     name: ClassVar[str] = "int"
-    scale: ClassVar[str] = "linear"
+    scale: ClassVar[str] = LINEAR
 
     def from_unit(self, u: float) -> int:
         """Map a number of [0, 1) to a value."""

@@ -140,6 +140,8 @@ class Report:
             sweep_plots.plot_pairs(path / "pairs.png", ranked, space, title, names=names, label=label)
             sweep_plots.plot_parallel(path / "parallel.png", ranked, space, title, names=names, label=label)
         metric = "return_mean" if self._objective == "absolute" else self._objective
+        if not self._base.run.is_evaluated:
+            return
         shown = min(SHOWN, len(finite) // 2)
         curves = _curves(runs, metric, [*finite[:shown], *finite[-shown:]])
         best, worst = (

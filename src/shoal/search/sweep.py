@@ -253,11 +253,15 @@ def halving_of(options: SearchOptions) -> Halving:
 
 
 def check_objective_exists(placed: Experiment, objective: str) -> None:
-    """Require that the objective is a metric of evaluations.
+    """Require that the best policies are evaluated again, and that the objective is a metric of that evaluation.
 
     Raises:
-      ShoalError: it is none; the sentence has the nearest.
+      ShoalError: they are not; or it is none, and the sentence has the nearest.
     """
+    if not placed.run.num_absolute_episodes:
+        raise ShoalError(
+            "absolute_episodes=0 leaves out the evaluation by which settings are ranked; give at least 1."
+        )
     if objective == ABSOLUTE:
         return
     run, first = placed.run, placed.solo[0]
@@ -325,19 +329,19 @@ class SweepProgress:
         """Note that a run has ended."""
         self._done += run.steps
 
-    def on_training(
-        self, updates: int, metrics: Mapping[str, Any], seconds: float, steps_per_second: float
-    ) -> None:
+    def on_training(self, step: int, numbers: Mapping[str, np.ndarray]) -> None:
         """Show a log point of the run."""
         assert self._run is not None
-        steps = self._run.steps * updates // self._run.group.experiment.run.total_updates
+        run = self._run.group.experiment.run
+        steps = self._run.steps * (step // run.steps_per_update) // run.total_updates
         best = {"best": max(self._best.values())} if self._best else {}
-        self._progress.update((self._done + steps) // self._members, steps_per_second, **best)
+        speed = float(numbers["steps_per_second"][0])
+        self._progress.update((self._done + steps) // self._members, speed, **best)
 
-    def on_evaluation(self, updates: int, metrics: Mapping[str, Any]) -> None:
+    def on_evaluation(self, step: int, numbers: Mapping[str, np.ndarray]) -> None:
         """Take note of the scores of an evaluation of the run."""
         assert self._run is not None
-        by_setting = np.asarray(metrics[self._metric], np.float64).reshape(-1, self._run.group.seeds)
+        by_setting = np.asarray(numbers[self._metric], np.float64).reshape(-1, self._run.group.seeds)
         ranked = scores.rank_settings({str(k): row for k, row in enumerate(by_setting.tolist())})
         found = [x.iqm for x in ranked.values() if np.isfinite(x.iqm)]
         self._best.pop(self._run.name, None)
@@ -355,7 +359,9 @@ def train_all(
     with SweepProgress(todo, metric_of(objective), title, quiet=not call.progress) as progress:
         for run in todo:
             progress.begin(run)
-            run_experiment(run.experiment, call._replace(progress=False, listener=progress))
+            run_experiment(
+                run.experiment, call._replace(progress=False, listeners=(*call.listeners, progress))
+            )
             progress.end(run)
             after_each()
 
@@ -374,7 +380,7 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     faults = {(x["label"], x["seed"]): x["update"] for x in summary["failed"]}
     settings = {candidate.label: candidate.settings for candidate in run.group.candidates}
-    returns = {ABSOLUTE: summary["absolute"]["returns"], "final": summary["final"]["returns"]}
+    returns = {name: summary[name]["returns"] for name in (ABSOLUTE, "final") if summary[name]}
     if options.objective != ABSOLUTE:
         returns = {options.objective: summary["evaluation"][options.objective], **returns}
     results = []

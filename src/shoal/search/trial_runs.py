@@ -64,7 +64,7 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
     with signals.handle() as stop:
         stop.phase(signals.Phase.STARTING)
         directory.create(base.environment_name, base.algorithm, "tune")
-        with Lock(directory.path, call.note):
+        with Lock(directory.path):
             tune.read_batches(directory.path)  # a damaged one is refused before the study is written to
             study = study or _open(str(directory.path / JOURNAL), space, options, asked)
             study = study.owned_by(directory.path)

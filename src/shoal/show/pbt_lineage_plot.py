@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shoal.engine.population.pbt_lineage import Ancestor, Exchange
-from shoal.engine.population.pbt_settings import LINEAR, ONE_MINUS_LOG
+from shoal.engine.population.pbt_settings import LINEAR, ONE_MINUS_LOG, magnitude
 from shoal.show import figures
 from shoal.show.figures import COLOURS, TEXT
 
@@ -91,18 +91,13 @@ def plot_lineage(
     figures.save(figure, path)
 
 
-def _height(value: Any, scale: str) -> Any:
-    """Return what the vertical axis shows of a value."""
-    return 1.0 - np.asarray(value) if scale == ONE_MINUS_LOG else np.asarray(value)
-
-
 def _lines_of(exchanges: Sequence[Exchange], points: Sequence[int], name: str, scale: str) -> np.ndarray:
     """Return the line of each member between two evaluations, [lines, 2, 2], those of the first interval first."""
     found = []
     for start, end in itertools.pairwise(points):
         # The end of a run that was made longer later has no exchange.
         exchange = [x for x in exchanges if x.updates <= start][-1]
-        found += [[(start, y), (end, y)] for y in _height(exchange.settings[name], scale)]
+        found += [[(start, y), (end, y)] for y in magnitude(scale, np.asarray(exchange.settings[name]))]
     return np.array(found)
 
 
@@ -113,7 +108,8 @@ def _copies_of(exchanges: Sequence[Exchange], name: str, scale: str) -> np.ndarr
         width = (exchange.updates - before.updates) / 4
         for member, parent in enumerate(exchange.parents):
             if parent != member:
-                heights = _height([before.settings[name][parent], exchange.settings[name][member]], scale)
+                ends = [before.settings[name][parent], exchange.settings[name][member]]
+                heights = magnitude(scale, np.asarray(ends))
                 found.append([(exchange.updates - width, heights[0]), (exchange.updates, heights[1])])
     return np.array(found).reshape(-1, 2, 2)
 
@@ -121,6 +117,6 @@ def _copies_of(exchanges: Sequence[Exchange], name: str, scale: str) -> np.ndarr
 def _outline(line: Sequence[Ancestor], end: int, name: str, scale: str) -> np.ndarray:
     """Return the line of descent as lines of two points, [lines, 2, 2]."""
     ends = [*(ancestor.updates for ancestor in line[1:]), end]
-    heights = [float(_height(ancestor.settings[name], scale)) for ancestor in line]
+    heights = [float(magnitude(scale, ancestor.settings[name])) for ancestor in line]
     found = [[(x.updates, y), (to, y)] for x, y, to in zip(line, heights, ends, strict=False)]
     return np.array(found).reshape(-1, 2, 2)

@@ -11,16 +11,17 @@ from shoal.disk.directory import RunDirectory
 from shoal.disk.metrics_file import Mark, MetricsWriter
 from shoal.disk.summary import interval_text, score_statistics
 from shoal.engine.history import Numbers, with_last_scores
-from shoal.engine.hooks import Listener
 from shoal.engine.population.members import Member, Members, members_of
 from shoal.engine.run_config import RunConfig
 from shoal.ops import scores
 from shoal.show import figures
 from shoal.show.interim import InterimWriter
+from shoal.show.listeners import Listeners, StartedRun
 from shoal.show.plots import plot_learning_curve
 from shoal.show.progress import Progress
 from shoal.xla import machine
 
+MAX_SETTINGS = 5  # in the first line of a result
 CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
 INTERIM_SECONDS = 15.0  # that it waits for the picture of the run so far, whose imports may take some seconds
 
@@ -33,7 +34,7 @@ class Reporter:
 
     Args:
       mark: the end of the rows that are continued.
-      listener: is told the same, after the rows are added.
+      listeners: are told the same, after the rows are added.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class Reporter:
         mark: Mark | None = None,
         evaluations: Sequence[tuple[int, Numbers]] = (),
         members: Members = (),
-        listener: Listener | None = None,
+        listeners: Sequence[Any] = (),
         algorithm: str = "",
     ):
         self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
         self.members = members or members_of(range(run.seed, run.seed + run.seeds))
-        self.listener = listener
+        self.listeners = Listeners(listeners)
         self.metrics = directory.metrics_file(mark)
         self._writer = MetricsWriter(self.metrics)
         self._interim = InterimWriter()
@@ -101,25 +102,36 @@ class Reporter:
             f"{act_flops / 1e3:,.3g} kFLOP"
         )
 
-    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> None:
+    def start(self, updates: int) -> str:
+        """Tell the listeners of the run that begins, or goes on; return a reason to end it at once, or "".
+
+        Raises:
+          Exception: a listener failed.
+        """
+        config, steps = self.directory.load_config(), updates * self.run.steps_per_update
+        reason = self.listeners.tell("on_start", StartedRun(self.directory.path, config, self.members, steps))
+        self.listeners.raise_error()
+        return reason
+
+    def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> str:
         """Write a log point."""
         self.updates_logged = updates
         speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
-        self.write_rows("train", updates, metrics, speed)
+        numbers = {**metrics, **{name: np.full(len(self.members), x) for name, x in speed.items()}}
+        self.write_rows("train", updates, numbers)
         steps = updates * self.run.steps_per_update
         returns = metrics["episode_return"]
         returns = returns[np.isfinite(returns)]
-        numbers = {"return": float(np.mean(returns))} if returns.size else {}
-        self.progress.update(steps, steps_per_second, **numbers)
-        if self.listener is not None:
-            self.listener.on_training(updates, metrics, seconds, steps_per_second)
+        shown = {"return": float(np.mean(returns))} if returns.size else {}
+        self.progress.update(steps, steps_per_second, **shown)
+        return self.listeners.tell("on_training", steps, _copies(numbers))
 
-    def on_evaluation(self, updates: int, metrics: Numbers) -> None:
+    def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""
-        self.write_rows("evaluation", updates, metrics, {})
-        self.evaluations.append((updates * self.run.steps_per_update, metrics["return_mean"]))
-        if self.listener is not None:
-            self.listener.on_evaluation(updates, metrics)
+        self.write_rows("evaluation", updates, metrics)
+        steps = updates * self.run.steps_per_update
+        self.evaluations.append((steps, metrics["return_mean"]))
+        return self.listeners.tell("on_evaluation", steps, _copies(metrics))
 
     def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the row of each member about an exchange, or another change of its settings."""
@@ -129,14 +141,13 @@ class Reporter:
             for member, row in zip(self.members, rows, strict=True)
         )
 
-    def write_rows(self, kind: str, updates: int, metrics: Numbers, further: dict[str, float]) -> None:
+    def write_rows(self, kind: str, updates: int, metrics: Numbers) -> None:
         """Append one row per member to metrics.jsonl."""
         self.report_failure()
         steps = updates * self.run.steps_per_update
         self._writer.add(
             {"kind": kind, "step": steps, "updates": updates, **member.columns}
             | {name: float(x[k]) for name, x in metrics.items()}
-            | further
             for k, member in enumerate(self.members)
         )
 
@@ -183,7 +194,8 @@ class Reporter:
     def draw_learning_curve(self, summary: dict[str, Any]) -> None:
         """Draw the learning curve of the whole run."""
         with figures.as_warning(self.directory.learning_curve):
-            self._draw_curve(summary, self.evaluations)
+            if self.evaluations:
+                self._draw_curve(summary, self.evaluations)
 
     def _draw_curve(self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
         steps, columns = zip(*evaluations, strict=True)
@@ -195,6 +207,11 @@ class Reporter:
             returns, failed = _by_setting(returns, self.members, failed)
         title = f"{summary['environment']}, {summary['algorithm']}"
         plot_learning_curve(self.directory.learning_curve, steps, returns, title, unit=unit, failed=failed)
+
+
+def _copies(numbers: Numbers) -> Numbers:
+    """Return numbers that a listener may change without an effect on the run."""
+    return {name: np.array(x) for name, x in numbers.items()}
 
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
@@ -223,9 +240,10 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
     return "\n".join(
         [
-            f"{summary['environment']}, {summary['algorithm']}, {seeds}, "
-            f"{summary['steps_per_seed']:,} steps each",
+            f"{_named(summary)}{summary['environment']}, {summary['algorithm']}, {seeds}, "
+            f"{summary['steps_per_seed']:,} steps each{_settings_of(summary)}",
             *_team_line(summary),
+            *([f"  stopped         by {summary['stopped']}"] if "stopped" in summary else []),
             *([] if have_all_failed(summary) else _result_lines(summary)),
             *_failed_lines(summary),
             f"  {summary['steps_per_second']:,.0f} steps/s of all seeds together; compile "
@@ -235,6 +253,17 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
     )
 
 
+def _named(summary: Mapping[str, Any]) -> str:
+    return f"{summary['name']}: " if summary.get("name") else ""
+
+
+def _settings_of(summary: Mapping[str, Any]) -> str:
+    """Return the first settings in which a run differs from its preset."""
+    found = [f"{name}={value}" for name, value in summary.get("settings", {}).items()]
+    others = f" and {len(found) - MAX_SETTINGS} more" if len(found) > MAX_SETTINGS else ""
+    return f"; {', '.join(found[:MAX_SETTINGS])}{others}" if found else ""
+
+
 def have_all_failed(summary: Mapping[str, Any]) -> bool:
     """Report whether no seed was trained to the end, so that a run has no result."""
     return len(summary.get("failed", ())) == len(summary["seeds"])
@@ -242,18 +271,27 @@ def have_all_failed(summary: Mapping[str, Any]) -> bool:
 
 def _result_lines(summary: dict[str, Any]) -> list[str]:
     """Return the lines with the scores of a run."""
-    absolute, final = (_with_nan(summary[name]) for name in ("absolute", "final"))
-    episodes = summary["evaluation"]["episodes"]
+    absolute, final = (summary[name] for name in ("absolute", "final"))
+    best, last = "not evaluated again (absolute_episodes=0)", "not evaluated (eval_every='never')"
+    if absolute:
+        episodes = f"   ({summary['evaluation']['episodes']} new episodes each)"
+        best = f"{_score_text(absolute, interval_text(absolute['interval']))}{episodes}"
+    if final:
+        last = _score_text(final)
     return [
         *_setting_lines(summary),
-        f"  best policies   IQM {absolute['iqm']:.2f}{interval_text(summary['absolute']['interval'])}  "
-        f"worst seed {np.min(absolute['returns']):.2f}   ({episodes} new episodes each)",
-        f"  last policies   IQM {final['iqm']:.2f}  worst seed {np.min(final['returns']):.2f}",
+        f"  best policies   {best}",
+        f"  last policies   {last}",
         *_unfinished_lines(summary),
         *_score_lines(summary),
         *_best_lines(summary),
         *_not_finite_lines(summary),
     ]
+
+
+def _score_text(score: Mapping[str, Any], interval: str = "") -> str:
+    found = _with_nan(score)
+    return f"IQM {found['iqm']:.2f}{interval}  worst seed {np.min(found['returns']):.2f}"
 
 
 def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -274,7 +312,8 @@ def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
     There are none where members differ in seeds only, or change their settings while they train.
     """
     rows = [row for row in summary.get("members", []) if "label" in row]
-    lines = [f"  {row['label']}   IQM {_with_nan(row['absolute'])['iqm']:.2f}" for row in rows[:shown]]
+    scores_shown = [(row["label"], row["absolute"] or row["final"]) for row in rows[:shown]]
+    lines = [f"  {label}   IQM {_with_nan(score)['iqm']:.2f}" for label, score in scores_shown if score]
     return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
 
 
@@ -321,16 +360,17 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
         return []
     best = summary["best"]
     values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
+    has_new = best["absolute"] is not None
+    score = f"{best['absolute']:.2f} in new episodes" if has_new else f"score {best['score']:.2f} when chosen"
     return [
-        f"  best member     seed {best['seed']}: {best['absolute']:.2f} in new episodes   (of step {best['steps']:,}, "
-        f"trained with {values})"
+        f"  best member     seed {best['seed']}: {score}   (of step {best['steps']:,}, trained with {values})"
     ]
 
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
     """Return a line that names the seeds whose returns are not finite; none where all are."""
-    returns = [_with_nan(summary[name])["returns"] for name in ("absolute", "final")]
-    is_finite = np.asarray(np.isfinite(returns).all(axis=0))
+    found = [_with_nan(summary[name])["returns"] for name in ("absolute", "final") if summary[name]]
+    is_finite = np.asarray(np.isfinite(np.reshape(found, (-1, len(summary["seeds"])))).all(axis=0))
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     if seeds and "members" in summary:
         return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]

@@ -172,6 +172,11 @@ class Environment(Protocol):
         ...
 
     @property
+    def actor_only(self) -> tuple[str, ...]:
+        """The entries of a dictionary of observations that the critic is not shown; () for none."""
+        ...
+
+    @property
     def info_summaries(self) -> Mapping[str, str]:
         """The reduction over an episode of each entry of `info`: "last", "sum", "mean" or "max"."""
         ...
@@ -220,6 +225,7 @@ def spec_of(env: Environment) -> EnvSpec:
         env.num_agents,
         getattr(env, "critic_only", ()),
         getattr(env, "roles", ()),
+        getattr(env, "actor_only", ()),
     )
 
 

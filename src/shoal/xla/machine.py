@@ -8,6 +8,7 @@ import jax
 
 from shoal.base.cpu import cores
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.files import cache_folder
 from shoal.xla import backend
 from shoal.xla.jax_settings import require_platform, require_usable
 from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
@@ -55,8 +56,7 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
             jax.devices()  # now
     cache = getattr(jax.config, "jax_compilation_cache_dir", None)
     if cache is None and os.environ.get("SHOAL_CACHE", "1") != "0":
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        keep_programs_in(Path(root) / "shoal" / "jax")
+        keep_programs_in(cache_folder() / "jax")
     require_platform()
 
 

@@ -2,14 +2,15 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from shoal.algos.agents.agent_views import IDENTITY, View
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.envs.base import restart
 from shoal.ops import statistics
-from shoal.types import EnvSpec
+from shoal.types import EnvSpec, TimeStep
 from shoal.types.agent_axis import PRESENT
-from shoal.types.spaces import Box, Discrete
+from shoal.types.spaces import Box, Dict, Discrete
 
 
 def test_flags_stay_what_they_are_where_observations_are_normalised():
@@ -40,3 +41,21 @@ def test_a_policy_acts_in_worlds_of_other_numbers_if_all_agents_share_it_and_are
     assert not AgentsConfig(agent_id=True).acts_alike(spec, more)
     assert not AgentsConfig(parameters="agent").acts_alike(spec, more)
     assert not AgentsConfig().acts_alike(spec, wider) and not AgentsConfig().acts_alike(spec, alone)
+
+
+@pytest.mark.parametrize("critic_input", ["own", "everybody"])
+def test_a_critic_is_not_shown_what_is_for_the_actor_alone(critic_input):
+    space = Dict({"eye": Box(-1.0, 1.0, (2,)), "hint": Box(-1.0, 1.0, (3,))})
+    view = View(EnvSpec(space, Discrete(2), 2, actor_only=("hint",)), False, critic_input)
+    spec, of_critic = view.spec_of_agent, view.spec_of_agent.of_critic.observation_space
+    assert set(spec.of_actor.observation_space) == {"eye", "hint"} and "hint" not in of_critic
+    if critic_input == "everybody":
+        assert set(of_critic) == {"everybody"} and of_critic["everybody"].shape == (2 * (1 + 2),)
+    eye, hint = jnp.ones((4, 2, 2)), jnp.full((4, 2, 3), 7.0)
+    zeros = jnp.zeros((4, 2))
+    timestep = TimeStep({"eye": eye, "hint": hint}, zeros, zeros, zeros[:, 0] > 0, zeros[:, 0] > 0)
+    shown = view.of_critics(timestep).observation
+    assert {name: x.shape[2:] for name, x in shown.items()} == {
+        name: part.shape for name, part in spec.observation_space.items()
+    }
+    assert all(not np.any(x == 7.0) for name, x in shown.items() if name != "hint")

@@ -38,6 +38,11 @@ def is_recurrent(config: Any) -> bool:
     return networks.has_memory(config.network)
 
 
+def crosses_ends(config: Any) -> bool:
+    """Report whether a memory lasts over the ends of episodes, so that what is seen there is remembered."""
+    return is_recurrent(config) and config.memory_lasts == "run"
+
+
 def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Memory:
     """Make the memory before the first step."""
     memory = Memory()
@@ -78,21 +83,25 @@ def _initial_memories(
 def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
     """Collect the network's inputs: the normalised observation, and what else the config names.
 
-    The previous action and the reward of the step that a memory begins with are none: zeros.
+    The previous action and the reward of the step that a memory begins with are none: zeros; so are those of an
+    episode's first step, where the memory lasts over its end.
     """
     if not is_recurrent(config):
         return NetworkInputs(observation, timestep.action_mask)
     starts = memory_starts(config, timestep)
-    action = struct.where(starts, jax.tree.map(jnp.zeros_like, previous), previous)
+    begins = timestep.first if crosses_ends(config) else starts
+    action = struct.where(begins, jax.tree.map(jnp.zeros_like, previous), previous)
     reward = (
-        jnp.where(starts, 0.0, timestep.reward) if networks.shows(config.network, "previous_reward") else ()
+        jnp.where(begins, 0.0, timestep.reward) if networks.shows(config.network, "previous_reward") else ()
     )
     return NetworkInputs(observation, timestep.action_mask, starts, action, reward)
 
 
 def memory_starts(config: Any, timestep: TimeStep) -> Array:
-    """Tell where the memory is cleared: at the first step, or also at that of each episode of a trial."""
+    """Tell where the memory is cleared: at the first step, or also at that of each episode of a trial, or nowhere."""
     observation = timestep.observation
+    if crosses_ends(config):
+        return jnp.zeros_like(timestep.first)
     if config.memory_lasts == "trial" or not (isinstance(observation, dict) and EPISODE_ENDED in observation):
         return timestep.first
     return timestep.first | (observation[EPISODE_ENDED] == 1)

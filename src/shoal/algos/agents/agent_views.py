@@ -37,7 +37,7 @@ class View(NamedTuple):
         """The spec of one agent, without an axis of agents."""
         entries = {name: x for name, x in _entries(self.spec.observation_space).items() if self._shows(name)}
         critic_only = {name for name in self.spec.critic_only if name in entries}
-        own = Dict(without_entries(dict(entries), self.spec.critic_only))
+        own = Dict(without_entries(dict(entries), self.spec.critic_only + self.spec.actor_only))
         if self.says_who_is_present:
             entries[PRESENT] = Box(0, 1, (1,), np.int8)
         if self._has_identity:
@@ -49,7 +49,9 @@ class View(NamedTuple):
             critic_only.add(EVERYBODY)
         space = Dict(entries) if self._is_dictionary else entries[OBSERVATION]
         of_world = self.critic_input in ("state", "everybody")
-        actor_only = tuple(name for name in entries if name not in critic_only) if of_world else ()
+        actor_only = tuple(
+            x for x in entries if x in self.spec.actor_only or (of_world and x not in critic_only)
+        )
         return EnvSpec(space, self.spec.action_space, 1, tuple(sorted(critic_only)), (), actor_only)
 
     def of_actors(self, timestep: TimeStep) -> TimeStep:
@@ -65,7 +67,7 @@ class View(NamedTuple):
         """Return the time-step with all that agents and their critics are shown, [..., N, A, ...]."""
         observation = _entries(observations_of_agents(timestep))
         shown = {name: x for name, x in observation.items() if self._shows(name)}
-        own = without_entries(dict(shown), self.spec.critic_only)
+        own = without_entries(dict(shown), self.spec.critic_only + self.spec.actor_only)
         if self.says_who_is_present:
             shown[PRESENT] = _presence(timestep)
         if self._has_identity:

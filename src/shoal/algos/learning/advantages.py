@@ -4,6 +4,9 @@ Each takes the config, what the transitions give [T, N], the values of all time-
 log π(a) - log μ(a) of the actions [T, N], where π is the policy of the values' parameters and μ the one that acted;
 None where they are the same. It returns the advantages and the targets of the value, [T, N] each. In the place of N
 there may be several axes.
+
+Where the weight is 0, inputs may hold anything, NaN included, and so may what a user's own function returns: it is
+replaced. Shoal's own return the advantage 0, and the value as its target.
 """
 
 import functools
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.base.imports import chosen_function
 from shoal.ops import returns
 from shoal.ops import vtrace as vtrace_ops
 from shoal.types import Array
@@ -62,6 +66,34 @@ def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | N
     return advantage, target
 
 
+def lambda_returns(
+    config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
+    """Compute λ-returns as the targets, and how far they exceed the values as the advantages; those of `gae`."""
+    estimate = _over_streams(returns.lambda_returns, (1, 1, 1, 1, None, 1), value)
+    reward, discount, last, weight = inputs
+    return _from_returns(
+        estimate(reward, discount, last, value[1:], config.gae_lambda, weight), value, weight
+    )
+
+
+def discounted_returns(
+    config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
+    """Compute discounted returns as the targets, and how far they exceed the values as the advantages.
+
+    An episode that is cut, by truncation or by the rollout's end, is bootstrapped there.
+    """
+    estimate = _over_streams(returns.discounted_returns, (1, 1, 1, 1, 1), value)
+    reward, discount, last, weight = inputs
+    return _from_returns(estimate(reward, discount, last, value[1:], weight), value, weight)
+
+
+def _from_returns(target: Array, value: Array, weight: Array) -> tuple[Array, Array]:
+    target = jnp.where(weight > 0, target, value[:-1])
+    return jnp.where(weight > 0, target - value[:-1], 0.0), target
+
+
 def _over_streams(
     function: Callable[..., Array], in_axes: tuple[int | None, ...], value: Array
 ) -> Callable[..., Array]:
@@ -71,4 +103,20 @@ def _over_streams(
     return function
 
 
-ESTIMATORS = {"gae": gae, "vtrace": vtrace}
+ESTIMATORS = {
+    "gae": gae,
+    "lambda_returns": lambda_returns,
+    "discounted_returns": discounted_returns,
+    "vtrace": vtrace,
+}
+
+
+def estimate(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+    """Compute advantages and targets by the chosen estimator."""
+    advantage, target = chosen_function("advantage", config.advantage, ESTIMATORS)(
+        config, inputs, value, log_ratio
+    )
+    if config.advantage in ESTIMATORS:
+        return advantage, target
+    is_transition = inputs.weight > 0
+    return jnp.where(is_transition, advantage, 0.0), jnp.where(is_transition, target, value[:-1])

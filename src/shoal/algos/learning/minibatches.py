@@ -89,8 +89,8 @@ def chunk_starts(config: Any, inputs: NetworkInputs, starts: PyTree) -> ChunkSta
     return ChunkStart(memory, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
 
 
-def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Any, Array]:
-    """Runs the network over a minibatch: (the rows, the distributions, the values), which agree in their leading axes.
+def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Any, Any]:
+    """Runs the network over a minibatch: (the rows, the distributions, the critic's outputs), of equal leading axes.
 
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.

@@ -1,7 +1,8 @@
-"""Optimisers of Optax by name: one for all parameters, or one each for actor and critic."""
+"""Optimisers of Optax by name, or a user's own: one for all parameters, or one each for actor and critic."""
 
 import ast
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -11,11 +12,15 @@ import jax.numpy as jnp
 import optax
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import chosen_function
+from shoal.base.user_errors import user_frames
 from shoal.config import settings, struct
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
 from shoal.types import Array, PyTree
 from shoal.xla.packing import pack, pack_plain
+
+DEFAULT_ARGUMENTS = ("eps=1e-5",)
 
 
 @struct.struct
@@ -42,10 +47,10 @@ class OptimizerConfig:
     max_grad_norm: float = parameter(0.5, above=0.0, high=math.inf)
     """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf
     disables this."""
-    optimizer: str = "adam"
-    """Takes this optimiser, by its name in Optax."""
-    optimizer_args: tuple[str, ...] = ("eps=1e-5",)
-    """Passes further arguments to the optimiser, each as name=value."""
+    optimizer: str = settings.function("adam")
+    """Takes this optimiser, by its name in Optax, or a function that makes one from the step size."""
+    optimizer_args: tuple[str, ...] = DEFAULT_ARGUMENTS
+    """Passes further arguments to the optimiser, each as name=value; the default is left out where it takes no eps."""
     optimizer_numbers: Any = settings.keyed("optimizer_args")
     """Passes these arguments to the optimiser instead of those of optimizer_args; they are data, so that they may
     differ between the members of a population."""
@@ -55,7 +60,7 @@ class OptimizerConfig:
     """Sets the step size of the critic's optimiser; None takes learning_rate."""
     critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
     """Scales the critic's gradient down to this norm; None takes max_grad_norm."""
-    critic_optimizer: str | None = None
+    critic_optimizer: str | None = settings.function(None)
     """Takes this optimiser for the critic; None takes the actor's, arguments included."""
     critic_optimizer_args: tuple[str, ...] | None = None
     """Passes further arguments to critic_optimizer, each as name=value; None passes none."""
@@ -82,14 +87,16 @@ class OptimizerConfig:
         return [(getattr(self, f"critic_{name}"), getattr(self, name)) for name in names]
 
     def validate(self) -> None:
-        """Require that both optimisers exist and take their arguments; the critic's defaults must be filled in.
+        """Require that both optimisers exist, take their arguments and can make a step; the critic's defaults must be
+        filled in.
 
         Raises:
-          ShoalError: an optimiser does not exist, or does not take its arguments.
+          ShoalError: an optimiser does not exist, does not take its arguments, or cannot be used.
         """
-        critic_args = self.critic_optimizer_args or ()
-        optimizer_named(self.optimizer, self.optimizer_args, 0.1, self.optimizer_numbers)
-        optimizer_named(self.critic_optimizer or "", critic_args, 0.1, self.critic_optimizer_numbers)
+        check_optimizer(self.optimizer, self.optimizer_args, self.optimizer_numbers)
+        critic = self.critic_optimizer or "", self.critic_optimizer_args or (), self.critic_optimizer_numbers
+        if critic != (self.optimizer, self.optimizer_args, self.optimizer_numbers):
+            check_optimizer(*critic)
 
 
 def schedule_factor(schedule: str, progress: Array) -> Array:
@@ -133,29 +140,87 @@ def parse_arguments(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def optimizer_named(
-    name: str, texts: tuple[str, ...], learning_rate: Array | float, numbers: Any = ()
+    name: Any, texts: tuple[str, ...], learning_rate: Array | float, numbers: Any = ()
 ) -> optax.GradientTransformation:
-    """Make an optimiser of Optax by its name.
+    """Make an optimiser of Optax by its name, or by a user's own function.
 
     Args:
-      name: of the optimiser.
+      name: of the optimiser, or `module:function`, or the function itself.
       texts: its further arguments, each as name=value.
-      learning_rate: perhaps traced.
+      learning_rate: the first argument, perhaps traced.
       numbers: arguments by their names that replace those of `texts`, perhaps traced.
     Raises:
-      ShoalError: Optax has no optimiser of that name, or it does not take these arguments.
+      ShoalError: there is no optimiser of that name, or it does not take these arguments.
     """
-    constructor = getattr(optax, name, None)
-    if name.startswith("_") or not callable(constructor):
-        raise ShoalError(f"optimizer={name!r} is not an optimiser of optax{nearest(name, optax.__all__)}.")
+    if isinstance(name, str) and ":" not in name:
+        constructor = getattr(optax, name, None)
+        if name.startswith("_") or not callable(constructor):
+            hint = nearest(name, optax.__all__)
+            raise ShoalError(f"optimizer={name!r} is not an optimiser of optax, nor module:function{hint}.")
+    else:
+        constructor = chosen_function("optimizer", name, {})
+    if texts == DEFAULT_ARGUMENTS and not _takes(constructor, "eps"):
+        texts = ()
     try:
         optimizer = constructor(learning_rate, **parse_arguments(texts) | dict(numbers))
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
+        if user_frames(error):  # within the user's function, which takes them
+            raise
         arguments = (*texts, *(f"{argument}={x}" for argument, x in dict(numbers).items()))
         raise ShoalError(f"optimizer={name!r} does not take optimizer_args={arguments}: {error}.") from error
     if not isinstance(optimizer, optax.GradientTransformation):
-        raise ShoalError(f"optimizer={name!r} is not an optimiser of optax; 'adam' is one.")
+        raise ShoalError(
+            f"optimizer={name!r} makes a {type(optimizer).__name__}; it must make an optax.GradientTransformation, as "
+            "'adam' does."
+        )
     return optimizer
+
+
+def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
+    """Require that an optimiser takes its arguments, and that it can make steps from gradients.
+
+    Raises:
+      ShoalError: it cannot, its updates or its states change their shapes or dtypes, or the first state of a user's own
+        depends on the step size.
+    """
+    optimizer_named(name, texts, 0.1, numbers)
+    parameters = (jnp.zeros((2, 3)), jnp.zeros(3))
+
+    def step(rate: Array) -> tuple[PyTree, PyTree]:
+        optimizer = optimizer_named(name, texts, rate, numbers)
+        state = optimizer.init(parameters)
+        return (parameters, state), optimizer.update(parameters, state, parameters)
+
+    def shapes(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
+
+    is_own = not isinstance(name, str) or ":" in name
+    try:
+        before, after = jax.eval_shape(step, jnp.ones(()))
+    except (TypeError, AttributeError) as error:
+        if is_own:
+            raise
+        raise ShoalError(f"optimizer={name!r} cannot make a step from a gradient alone: {error}.") from error
+    for what, old, new in zip(("updates", "a state"), before, after, strict=True):
+        if shapes(old) != shapes(new):
+            raise ShoalError(
+                f"optimizer={name!r} makes of a step {what} of other shapes or dtypes, {shapes(new)}, than before, "
+                f"{shapes(old)}; they must stay."
+            )
+    if not is_own:
+        return
+    states = [optimizer_named(name, texts, rate, numbers).init(parameters) for rate in (0.1, 0.2)]
+    if not all(map(jnp.array_equal, *map(jax.tree.leaves, states))):
+        raise ShoalError(
+            f"optimizer={name!r} keeps the step size in its state, so that no schedule would change it; use the step "
+            "size that each call is given, as 'adam' does."
+        )
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Report whether a function has a parameter of this name, or takes any."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(x.kind is x.VAR_KEYWORD for x in parameters.values())
 
 
 Parts = dict[str, Any]  # "actor" and "critic": each a vector, or a tuple of a vector and large arrays

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from shoal.algos.acting import actions, memories
-from shoal.algos.learning import minibatches, value_normalisation
-from shoal.algos.learning.advantages import ESTIMATORS, ReturnInputs
+from shoal.algos.learning import advantages, minibatches, value_normalisation
+from shoal.algos.learning.advantages import ReturnInputs
 from shoal.algos.learning.minibatches import Rows
 from shoal.config import struct
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import Memories, NetworkInputs
+from shoal.nets.value_heads import expectation
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, PyTree
@@ -32,16 +33,17 @@ class Rollout(NamedTuple):
     returns: ReturnInputs  # [T, N]
 
 
-def rows_of_streams(rows: Rows, rollout: Rollout) -> Rows:
+def rows_of_streams(config: Any, rows: Rows, rollout: Rollout) -> Rows:
     """Lay out each environment's steps as one row, [N, T+1, ...], with what returns are computed from.
 
     The last step is no transition and has weight 0; its inputs are there for its value. So are those of an episode's
-    last step if it was cut. Other inputs that no value is read from are replaced by zeros.
+    last step if it was cut. Other inputs that no value is read from are replaced by zeros, unless a memory lasts over
+    them.
     """
     returns, inputs = rollout.returns, rollout.inputs
     is_acted = extend(returns.weight > 0).at[-1].set(False)
     is_bootstrapped = (returns.weight > 0) & (returns.discount != 0)
-    is_read = is_acted.at[1:].set(is_acted[1:] | is_bootstrapped)
+    is_read = is_acted.at[1:].set(is_acted[1:] | is_bootstrapped) | memories.crosses_ends(config)
     read = struct.where(is_read, inputs, jax.tree.map(jnp.zeros_like, inputs))
     # The inputs have T+1 steps already, and are put in their place below.
     rows = rows._replace(inputs=NetworkInputs(()), advantage=(), target=(), returns=returns)
@@ -74,10 +76,8 @@ def estimate(
     _, distribution, output = sequences.unroll(network, rollout.memories, rollout.inputs)
     # An action is added to the distributions' T+1 steps, since those need not have one axis of time in each array.
     log_prob = actions.log_prob(distribution, extend(rollout.raw_action))[:-1]
-    value = value_normalisation.denormalise(moments, output)
-    advantage, target = ESTIMATORS[config.advantage](
-        config, rollout.returns, value, log_prob - rollout.log_prob
-    )
+    value = value_normalisation.denormalise(moments, expectation(output))
+    advantage, target = advantages.estimate(config, rollout.returns, value, log_prob - rollout.log_prob)
     weight = rollout.returns.weight
     if config.norm_adv == "batch":
         advantage = statistics.standardise(advantage, weight, axis_name=axis)
@@ -108,7 +108,7 @@ def with_estimates(
     log_ratio, output = jax.lax.stop_gradient((time_first(log_ratio), time_first(output)))
     returns = jax.tree.map(lambda x: time_first(x)[:-1], batch.returns)
     value = value_normalisation.denormalise(moments, output)
-    advantage, target = ESTIMATORS[config.advantage](config, returns, value, log_ratio[:-1])
+    advantage, target = advantages.estimate(config, returns, value, log_ratio[:-1])
     target = value_normalisation.normalise(moments, target)
     advantage, target = time_first(extend(advantage)), time_first(extend(target))
     if config.norm_adv == "minibatch":

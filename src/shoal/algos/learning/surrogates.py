@@ -1,11 +1,14 @@
 """Surrogate losses of the policy: functions with one signature, by name.
 
 Each takes the config, the log-ratio log π(a) - log μ(a) and the advantage of each row, the pair of distributions (μ,
-which acted, and the current π), and the coefficient of the KL penalty. It returns the loss of each row.
+which acted, and the current π), and the coefficient of the KL penalty. It returns the loss of each row. Of Shoal's own,
+`penalty` alone reads the last two, and for the others μ is ().
 """
 
+from collections.abc import Callable
 from typing import Any
 
+from shoal.base.imports import chosen_function
 from shoal.ops import policy_losses
 from shoal.types import Array
 
@@ -32,3 +35,13 @@ def policy_gradient(config: Any, log_ratio: Array, advantage: Array, pair: tuple
 
 
 SURROGATES = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}
+
+
+def chosen(config: Any) -> Callable[..., Array]:
+    """Return the surrogate that a config names."""
+    return chosen_function("surrogate", config.surrogate, SURROGATES)
+
+
+def has_penalty(config: Any) -> bool:
+    """Report whether the chosen surrogate may read the distributions that acted and the coefficient of the penalty."""
+    return config.surrogate == "penalty" or config.surrogate not in SURROGATES

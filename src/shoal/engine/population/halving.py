@@ -43,6 +43,10 @@ class Halving(NamedTuple):
         """Require that there is something to stop, and a time to do it."""
         if self.factor < 2:
             raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings goes on.")
+        if not run.is_evaluated:
+            raise ShoalError(
+                f"halving={self.factor} compares evaluations, and eval_every='never' makes none."
+            )
         total = run.total_updates * run.steps_per_update
         if not run.steps_per_update <= self.min_steps < total:
             raise ShoalError(

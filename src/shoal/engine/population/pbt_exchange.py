@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from shoal.config import struct
 from shoal.engine.nonfinite import NOWHERE
 from shoal.engine.population import member_layout as populations
-from shoal.engine.population.pbt_settings import LOG, ONE_MINUS_LOG, Tuned
+from shoal.engine.population.pbt_settings import LINEAR, ONE_MINUS_LOG, Tuned, magnitude
 from shoal.engine.run import Run, Stream, stream_key
 from shoal.types import Array
 
@@ -75,18 +75,10 @@ def select_parents(scores: Array, places: Array, ties: Array) -> Array:
 
 def from_unit(tuned: Tuned, bounds: tuple[float, float], u: Array) -> Array:
     """Map a number of [0, 1) to a value between bounds, uniform on the setting's scale."""
-    low, high = bounds
-    if tuned.scale == LOG:
-        value = jnp.exp(_between(math.log(low), math.log(high), u))
-    elif tuned.scale == ONE_MINUS_LOG:
-        value = 1.0 - jnp.exp(_between(math.log(1.0 - low), math.log(1.0 - high), u))
-    else:
-        value = _between(low, high, u)
-    return jnp.clip(value, low, high)
-
-
-def _between(first: float, last: float, u: Array) -> Array:
-    return first + (last - first) * u
+    is_linear = tuned.scale == LINEAR
+    first, last = bounds if is_linear else (math.log(magnitude(tuned.scale, bound)) for bound in bounds)
+    value = first + (last - first) * u
+    return jnp.clip(value if is_linear else magnitude(tuned.scale, jnp.exp(value)), *bounds)
 
 
 def perturb(tuned: Tuned, value: Array, factor: Array) -> Array:

@@ -3,8 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# As `sweeps.distributions` names them.
+# The scales on which the values of a setting are equally spaced.
 LINEAR, LOG, ONE_MINUS_LOG = ("linear", "log", "one-minus-log")
+
+
+def magnitude(scale: str, value: Any) -> Any:
+    """Return what has a uniform logarithm on a scale of logarithms: 1-x on "one-minus-log", else x; its own inverse."""
+    return 1.0 - value if scale == ONE_MINUS_LOG else value
 
 
 class Tuned(NamedTuple):

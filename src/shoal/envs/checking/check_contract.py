@@ -12,16 +12,23 @@ from shoal.base.user_errors import reports_user_code, user_code_error
 from shoal.config.struct import as_arrays
 from shoal.envs.checking.check_findings import Finding, FindingsError, describe
 from shoal.envs.checking.check_static import (
-    check_critic_only,
     check_parameters,
     check_protocol,
+    check_shown,
     check_space,
     check_summaries,
 )
 from shoal.envs.checking.check_traces import Traces, check_types, sample_action, unpack_result
 from shoal.types import PyTree, TimeStep
 
-DECLARATIONS = ("observation_space", "action_space", "num_agents", "info_summaries", "critic_only")
+DECLARATIONS = (
+    "observation_space",
+    "action_space",
+    "num_agents",
+    "info_summaries",
+    "critic_only",
+    "actor_only",
+)
 
 
 @reports_user_code
@@ -56,7 +63,7 @@ def _check_declarations(env: Any) -> Iterator[Finding]:
     yield from check_protocol(env)
     yield from check_space("observation_space", env.observation_space)
     yield from check_space("action_space", env.action_space)
-    yield from check_critic_only(env)
+    yield from check_shown(env)
     yield from check_parameters(env)
 
 

@@ -14,6 +14,7 @@ RULES = {
     "protocol": "an attribute or method that every environment has is missing or of the wrong kind",
     "space": "a space that has no elements or is none of Shoal's",
     "critic-only": "`critic_only` does not name some entries of a dictionary of observations",
+    "actor-only": "`actor_only` does not name some entries of a dictionary of observations, or names the critic's",
     "not-a-pytree": "the environment's parameters cannot be passed to a compiled function",
     "raises": "the environment raises an error of its own",
     "not-traceable": "a Python operation needs a value that is only known when the program runs",

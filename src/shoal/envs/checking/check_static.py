@@ -118,31 +118,31 @@ def _check_static_fields(env: Any) -> Iterator[Finding]:
             )
 
 
-def check_critic_only(env: Any) -> Iterator[Finding]:
-    """`critic_only` names entries of a dictionary of observations, and leaves some for the actor."""
-    names, space = getattr(env, "critic_only", ()), env.observation_space
+def check_shown(env: Any) -> Iterator[Finding]:
+    """`critic_only` and `actor_only` name entries of a dictionary of observations, and leave some for the other."""
+    for whose, other in (("critic", "actor"), ("actor", "critic")):
+        yield from (Finding(f"{whose}-only", text) for text in _shown_only(env, f"{whose}_only", other))
+    names = [getattr(env, attribute, ()) for attribute in ("critic_only", "actor_only")]
+    for name in names[0] if all(isinstance(x, tuple) for x in names) else ():
+        if name in names[1]:
+            text = f"critic_only and actor_only both name {name!r}, which nobody is shown; one would do"
+            yield Finding("actor-only", text)
+
+
+def _shown_only(env: Any, attribute: str, other: str) -> Iterator[str]:
+    names, space = getattr(env, attribute, ()), env.observation_space
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        yield Finding(
-            "critic-only", f"critic_only is {names!r}; a tuple of names would be right, () for none"
-        )
+        yield f"{attribute} is {names!r}; a tuple of names would be right, () for none"
         return
     if names and not isinstance(space, Dict):
-        yield Finding(
-            "critic-only", f"critic_only is {names!r}, but observation_space is {space}; it would be a Dict"
-        )
+        yield f"{attribute} is {names!r}, but observation_space is {space}; it would be a Dict"
         return
     for name in names:
         if name not in space:
             has = ", ".join(map(repr, space))
-            yield Finding(
-                "critic-only",
-                f"critic_only names {name!r}, but observation_space has {has}{nearest(name, tuple(space))}",
-            )
+            yield f"{attribute} names {name!r}, but observation_space has {has}{nearest(name, tuple(space))}"
     if names and set(names) >= set(space):
-        yield Finding(
-            "critic-only",
-            f"critic_only names all entries of observation_space, {names!r}; leave some for the actor",
-        )
+        yield f"{attribute} names all entries of observation_space, {names!r}; leave some for the {other}"
 
 
 def check_space(name: str, space: Any) -> Iterator[Finding]:

@@ -27,9 +27,9 @@ from shoal.envs.checking.check_findings import (
 from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_rollouts import Sizes
 from shoal.envs.checking.check_static import (
-    check_critic_only,
     check_parameters,
     check_protocol,
+    check_shown,
     check_space,
     check_summaries,
 )
@@ -135,7 +135,7 @@ def _static_findings(env: Any) -> Iterator[Finding]:
     if not protocol:
         yield from check_space("observation_space", env.observation_space)
         yield from check_space("action_space", env.action_space)
-        yield from check_critic_only(env)
+        yield from check_shown(env)
 
 
 def _trace_or_findings(env: Any, key: jax.Array, activity: Activity) -> Any:

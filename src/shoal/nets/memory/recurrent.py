@@ -4,7 +4,6 @@ They unroll over T steps of N sequences, [T, N, ...], from the memory before the
 with T = 1. The layers before and after the core take all steps at once.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from shoal.nets import torsos
 from shoal.nets.actor_critic import Distribution
 from shoal.nets.encoders import DEFAULT_LAYERS, Encoder, EncoderLayers
 from shoal.nets.heads import head_for
@@ -20,6 +20,7 @@ from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
+from shoal.nets.value_heads import ScalarValueHead
 from shoal.types import EnvSpec, PyTree, without_entries
 from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
@@ -75,17 +76,14 @@ class RecurrentTorso(nnx.Module):
         core: CoreOptions,
         *,
         sizes: Sequence[int] = (64,),
-        activation: str = "tanh",
-        layer_norm: bool = False,
-        encoder: str = "flatten",
+        encoder: Any = "flatten",
         encoder_layers: EncoderLayers = DEFAULT_LAYERS,
-        scale: float = math.sqrt(2),
         key: Array,
+        **style: Any,
     ):
         encoder_key, mlp_key, action_key, core_key = jax.random.split(key, 4)
         queries_key = jax.random.fold_in(key, 4)
-        style: dict[str, Any] = dict(activation=activation, layer_norm=layer_norm, scale=scale)
-        self.encoder = Encoder(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
+        self.encoder = torsos.build(spec.observation_space, encoder, encoder_layers, key=encoder_key, **style)
         self.mlp = MLP(self.encoder.num_features, sizes, key=mlp_key, **style)
         has_embedding = core.action_size and core.action_embedding
         self.embedding = nnx.List(
@@ -205,6 +203,12 @@ def encode_and_project(parameters: tuple[Encoder, MLP, Array], observation: PyTr
     return features @ kernel.T
 
 
+def _style(torso: dict[str, Any]) -> dict[str, Any]:
+    """Those of a torso's options that are of any of its layers."""
+    names = ("activation", "layer_norm", "scale", "initialiser")
+    return {name: torso[name] for name in names if name in torso}
+
+
 class RecurrentActor(nnx.Module):
     """A torso with memory, hidden layers, and a head: a distribution over actions at each step."""
 
@@ -219,6 +223,7 @@ class RecurrentActor(nnx.Module):
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
         out_scale: float = 0.01,
+        out_initialiser: str | None = None,
         key: Array,
         **torso: Any,
     ):
@@ -232,15 +237,8 @@ class RecurrentActor(nnx.Module):
             initial_std=initial_std,
             minimum_std=minimum_std,
         )
-        style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
-        self.mlp = MLP(
-            self.torso.out_features,
-            head_sizes,
-            self.head.num_inputs,
-            out_scale=out_scale,
-            key=head_key,
-            **style,
-        )
+        style = _style(torso) | dict(out_scale=out_scale, out_initialiser=out_initialiser, key=head_key)
+        self.mlp = MLP(self.torso.out_features, head_sizes, self.head.num_inputs, **style)
 
     @property
     def stores_memories(self) -> bool:
@@ -278,27 +276,30 @@ class RecurrentCritic(nnx.Module):
         head_sizes: Sequence[int],
         *,
         out_scale: float,
+        value_head: Any = None,
+        out_initialiser: str | None = None,
         key: Array,
         **torso: Any,
     ):
         torso_key, head_key = jax.random.split(key)
         self.torso = nnx.List([RecurrentTorso(spec.of_critic, core, key=torso_key, **torso)] if core else [])
-        style = {name: torso[name] for name in ("activation", "layer_norm") if name in torso}
-        self.mlp = MLP(num_features, head_sizes, 1, out_scale=out_scale, key=head_key, **style)
+        style = _style(torso) | dict(out_scale=out_scale, out_initialiser=out_initialiser, key=head_key)
+        self.head = value_head or ScalarValueHead()
+        self.mlp = MLP(num_features, head_sizes, self.head.num_inputs, **style)
 
-    def __call__(self, features: Array) -> Array:
+    def __call__(self, features: Array) -> Any:
         """The torso's features [..., num_features] -> values [...]."""
-        return self.mlp(features)[..., 0]
+        return self.head(self.mlp(features))
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """The memory of sequences before their first step."""
         return self.torso[0].initial(batch_shape)
 
-    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any]:
         """The memory after the last step, and a value at each."""
         return self.unroll(memory, inputs, first)[:2]
 
-    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array, Carry]:
+    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any, Carry]:
         """Return the same as `apply`, and the memories from before each step, [T, N, ...]."""
         after, features, before = self.torso[0].unroll(memory, inputs._replace(first=first))
         return after, self(features), before
@@ -310,7 +311,8 @@ class RecurrentActorCritic(nnx.Module):
     Args:
       head_sizes: hidden layers after the core, of the actor and of the critic.
       critic_sizes, critic_encoder: None for the actor's.
-      torso: further options of `RecurrentTorso`.
+      value_head: see `shoal.nets.actor_critic.Critic`.
+      torso: further options of `RecurrentTorso`, and `out_initialiser` of the last layers.
     """
 
     shared: ClassVar[bool] = False  # whether one torso and memory serve both
@@ -329,7 +331,8 @@ class RecurrentActorCritic(nnx.Module):
         state_dependent_std: bool = False,
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
-        critic_encoder: str | None = None,
+        critic_encoder: Any = None,
+        value_head: Any = None,
         key: Array,
         **torso: Any,
     ):
@@ -356,6 +359,7 @@ class RecurrentActorCritic(nnx.Module):
             self.actor.torso.out_features,
             head_sizes,
             out_scale=value_scale,
+            value_head=value_head,
             key=critic_key,
             **critic_torso,
         )
@@ -375,12 +379,12 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
 
     def apply(
         self, memory: Carry, inputs: NetworkInputs, first: Array
-    ) -> tuple[Carry, tuple[Distribution, Array]]:
+    ) -> tuple[Carry, tuple[Distribution, Any]]:
         """The memory after the last step, and a distribution and a value at each."""
         memory, features = self.actor.features(memory, inputs, first)
         return memory, (self.actor.distribution(features, inputs.action_mask), self.critic(features))
 
-    def values_after(self, memories: Carry, inputs: NetworkInputs) -> Array:
+    def values_after(self, memories: Carry, inputs: NetworkInputs) -> Any:
         """Compute the values of T+1 steps from the memories after T of them: no more than the layers after the core.
 
         Args:

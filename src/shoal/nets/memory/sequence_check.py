@@ -11,6 +11,7 @@ from shoal.config.struct import named_leaves
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
+from shoal.nets.value_heads import expectation
 from shoal.types import EnvSpec, PyTree
 from shoal.types.spaces import Box
 
@@ -39,16 +40,16 @@ def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, rew
         for method in ("initial", "apply"):
             if not callable(getattr(module, method, None)):
                 raise ShoalError(
-                    f"network {name} lacks the method {_member(part, method)}; a network with memory needs initial and "
+                    f"{name} lacks the method {_member(part, method)}; a network with memory needs initial and "
                     "apply, of itself or of its actor and its critic."
                 )
     key = jax.random.key(0)
     shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
     for part, module in modules.items():
-        _check_shapes(module, spec, f"network {name}", part, shown)
+        _check_shapes(module, spec, name, part, shown)
     moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
     for part, module in sequence_modules(moved).items():
-        _check_replay(module, f"network {name}", part, spec, (action, reward))
+        _check_replay(module, name, part, spec, (action, reward))
 
 
 def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: NetworkInputs) -> None:
@@ -83,7 +84,7 @@ def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: Netwo
         flat = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]
         _require_shape(action, (STEPS, SEQUENCES, *flat), name, f"{_member(part, 'apply')} samples actions")
     if part != "actor":
-        value = output if part == "critic" else output[1]
+        value = jax.eval_shape(expectation, output if part == "critic" else output[1])
         _require_shape(value, (STEPS, SEQUENCES), name, f"{_member(part, 'apply')} gives values")
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ShoalError(

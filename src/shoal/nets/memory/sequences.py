@@ -3,7 +3,8 @@
 A sequence module maps T steps of N sequences, [T, N, ...], to outputs [T, N, ...], from the memory before the first
 of them to that after the last; acting is the same with T = 1. A network with memory is one of two:
 
-- two sequence modules as attributes: `actor`, whose output is a distribution, and `critic`, whose output is a value;
+- two sequence modules as attributes: `actor`, whose output is a distribution, and `critic`, whose output is a value (a
+  number, or a distribution over numbers);
 - a sequence module by itself, whose output is both, `(distribution, value)`. An attribute `actor`, a sequence module
   with the same memory, is then all that is kept of it in order to act.
 
@@ -58,7 +59,7 @@ class Unrolled(NamedTuple):
 
     after: Memories  # the memory after the last one, [N, ...]
     distribution: Any  # [T, N]
-    value: Array  # [T, N]
+    value: Any  # [T, N]
 
 
 def has_memory(inputs: NetworkInputs) -> bool:
@@ -108,7 +109,7 @@ def stores_memories(actor: Any) -> bool:
 class Replayed(NamedTuple):
     """The outputs of `replay`."""
 
-    value: Array  # [T+1, N]
+    value: Any  # [T+1, N]
     starts: Memories  # from before each of the steps that were asked for, [S, N, ...]
     critic: PyTree  # the critic's memory from before step T, [N, ...]
 

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
+from xminigrid import benchmarks
 
 from shoal import envs
 from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine.goals import GoalKind
-from shoal.envs.grid.rulesets import selection
+from shoal.envs.grid.rulesets import benchmark_files, selection
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.distinct import canonical_keys
 from shoal.envs.grid.rulesets.generation import PUBLISHED
@@ -395,7 +396,10 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
         ([[0] * 5, [[0] * 7, [0]], [[0] * 2]], "is no goal, rules and init_tiles"),
         ("bench.npz:" + "9" * 5000, "cannot be read: File name too long"),
         ("~nobody-of-that-name/x.npz", "cannot be found: Could not determine home directory"),
-        ("a\0b", "no file's name holds a zero byte"),
+        ("a\0b", "is no path: it holds a NUL byte"),
+        ("\ud800.npz", "cannot be found: "),
+        ("small-2m:7", r"ruleset='small-2m' is no file; did you mean 'small-1m'\?"),
+        ("trivial-1m", r"is no file; did you mean 'trivial-21k'\?"),
     ],
 )  # fmt: skip
 def test_a_word_that_names_nothing_is_told_so_before_anything_compiles(file, given, sentence):
@@ -458,3 +462,60 @@ def test_a_file_is_read_once_until_it_changes(file, bench, monkeypatch):
     envs.make(NAME, ruleset="bench.npz:1")
     assert len(reads) == 2
     selection._load_cached.cache_clear()
+
+
+# ---- benchmarks that are published
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Shoal's folder and the original's, both without a file."""
+    monkeypatch.setenv("SHOAL_DATA", str(tmp_path / "shoal"))
+    monkeypatch.setenv("XLAND_MINIGRID_DATA", str(tmp_path / "original"))
+    (tmp_path / "shoal").mkdir()
+    (tmp_path / "original").mkdir()
+    return tmp_path / "shoal", tmp_path / "original"
+
+
+def test_the_names_are_those_that_the_original_publishes():
+    assert benchmark_files.ORIGINALS == benchmarks.NAME2HFFILENAME
+    assert f"/datasets/{benchmarks.HF_REPO_ID}/resolve/main" in benchmark_files.ORIGINALS_URL
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_published_name_is_a_file_of_either_folder(bench, folders, monkeypatch, place):
+    goals, rules, init_tiles = bench.rulesets
+    content = {"goals": goals, "rules": rules, "init_tiles": init_tiles, "num_rules": goals[:, :1]}
+    benchmarks.save_bz2_pickle(content, str(folders[place] / "small_1m_v3"))
+    monkeypatch.chdir(folders[0])
+    bench[:3].save("small-1m")  # a file of that name has another path
+    assert same(envs.make(NAME, ruleset="small-1m:17").ruleset, bench.ruleset(17))
+    assert same(Benchmark.load("small-1m").rulesets, bench.rulesets)
+    assert len(Benchmark.load(Path("small-1m"))) == len(Benchmark.load("./small-1m")) == 3
+    word = selection.portable_selector("small-1m:80%:")
+    assert word == f"small-1m:80%:#{checksum(bench[160:].rulesets)}"
+    bench.shuffle(1).save(
+        folders[0] / "small_1m_v3"
+    )  # in Shoal's format, in the folder that is searched first
+    with pytest.raises(ShoalError, match=r"ruleset='small-1m:80%:#.*': the file holds other rulesets now"):
+        selection.select_rulesets(word)
+
+
+@pytest.mark.parametrize("load", [Benchmark.load, lambda name: envs.make(NAME, ruleset=f"{name}:17")])
+def test_a_published_file_that_is_missing_is_told_so_in_one_sentence(folders, tmp_path, monkeypatch, load):
+    def said():
+        with pytest.raises(ShoalError) as error:
+            load("high-3m")
+        return str(error.value)
+
+    url = "https://huggingface.co/datasets/Howuhh/xland_minigrid/resolve/main/high_3m_v3"
+    assert said() == (
+        f"benchmark high-3m is a file that Shoal does not download; get {url} as {folders[0]}/high_3m_v3 or "
+        f"{folders[1]}/high_3m_v3, in whose place SHOAL_DATA and XLAND_MINIGRID_DATA name other folders."
+    )
+    for name in ("SHOAL_DATA", "XLAND_MINIGRID_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert f" as {tmp_path}/.cache/shoal/data/high_3m_v3 or {tmp_path}/.xland_minigrid/high_3m_v3," in said()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert f" as {tmp_path}/other/shoal/data/high_3m_v3 or " in said()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.files import user_path
 from shoal.envs.grid.rulesets import benchmark_files, distinct, generation
 from shoal.envs.grid.rulesets.generation import GenerationConfig, RandomStream
 from shoal.envs.grid.rulesets.rulesets import Ruleset
@@ -61,11 +62,13 @@ class Benchmark:
     def load(cls, path: str | Path) -> "Benchmark":
         """Read a file that `save` wrote, or one of the original's; no content of the file is executed.
 
+        Args:
+          path: of the file, or the name of a benchmark that is published, such as "small-1m".
         Raises:
           ShoalError: it is missing, damaged, too large, empty or not a benchmark, or a ruleset has a kind or tile
             that does not exist.
         """
-        return cls(*benchmark_files.read(benchmark_files.to_path(path)))
+        return cls(*benchmark_files.read(benchmark_files.find_file(path)))
 
     def save(self, path: str | Path) -> None:
         """Write the file; it is complete or does not exist.
@@ -73,7 +76,7 @@ class Benchmark:
         Raises:
           ShoalError: there are no rulesets, `load` would refuse the file, or it cannot be written.
         """
-        benchmark_files.write(benchmark_files.to_path(path), self.rulesets, self.num_held_out, self.about)
+        benchmark_files.write(user_path(path, "benchmark"), self.rulesets, self.num_held_out, self.about)
 
     def __len__(self) -> int:
         return len(self.rulesets.goal)

@@ -25,10 +25,10 @@ from typing import IO, Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.base.files import write_whole_file
+from shoal.base.files import cache_folder, user_path, write_whole_file
 from shoal.envs.grid.rulesets import rulesets
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.envs.grid.rulesets.unpickling import PickledArray, unpickle
+from shoal.envs.grid.rulesets.unpickling import unpickle
 
 FORMAT = "shoal-rulesets-1"
 ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's fields
@@ -41,6 +41,17 @@ ZIP, BZ2 = b"PK", b"BZ"  # the first bytes of an .npz, and of a file compressed 
 # bound is the next power of two above both.
 MAX_BYTES = 2**30
 
+# XLand-MiniGrid's published benchmarks, what it calls their files, and where it downloads them (xminigrid 0.9.3).
+ORIGINALS = {
+    "trivial-21k": "trivial_21k",
+    "small-1m": "small_1m_v3",
+    "medium-1m": "medium_1m_v3",
+    "medium-3m": "medium_3m_v3",
+    "high-1m": "high_1m_v3",
+    "high-3m": "high_3m_v3",
+}
+ORIGINALS_URL = "https://huggingface.co/datasets/Howuhh/xland_minigrid/resolve/main"
+
 PLAIN_LIMIT = 2**63  # `about` keeps only numbers of a pickle that are smaller
 MAX_REASON_LENGTH = 200  # characters of an error that quotes the file
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -49,20 +60,25 @@ HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 Contents = tuple[Ruleset, int, Mapping[str, Any]]
 
 
-def to_path(file: str | Path) -> Path:
-    """Return the path of a file's name, in which `~` may stand for a home directory.
+def find_file(file: str | Path) -> Path:
+    """Return the path of a benchmark's file, which has a path or, as a text, the name of a published benchmark.
 
     Raises:
-      ShoalError: the name is not valid for a file, or the home directory does not exist.
+      ShoalError: the name is not valid for a file; or the published benchmark is in neither folder.
     """
-    try:
-        path = Path(file).expanduser()
-        os.fspath(path).encode()
-    except (RuntimeError, UnicodeError) as error:
-        raise ShoalError(f"benchmark {str(file)!r} cannot be found: {error}") from error
-    if "\0" in str(path):
-        raise ShoalError(f"benchmark {str(file)!r} cannot be found: no file's name holds a zero byte")
-    return path
+    name = ORIGINALS.get(file) if isinstance(file, str) else None
+    if name is None:
+        return user_path(file, "benchmark")
+    own = os.environ.get("SHOAL_DATA") or cache_folder() / "data"
+    original = os.environ.get("XLAND_MINIGRID_DATA") or "~/.xland_minigrid"
+    paths = [user_path(folder, f"folder of benchmark {file}") / name for folder in (own, original)]
+    for path in paths:
+        if path.exists():
+            return path
+    raise ShoalError(
+        f"benchmark {file} is a file that Shoal does not download; get {ORIGINALS_URL}/{name} as {paths[0]} or "
+        f"{paths[1]}, in whose place SHOAL_DATA and XLAND_MINIGRID_DATA name other folders"
+    )
 
 
 def check_size(num_bytes: int, what: str) -> None:
@@ -195,27 +211,28 @@ def _parse_about(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
 
 def _read_original(path: Path, file: IO[bytes]) -> Contents:
     try:
-        with bz2.BZ2File(file) as unpacked:
-            content = unpickle(unpacked, MAX_BYTES)
+        with bz2.BZ2File(file) as packed:
+            content = unpickle(packed, MAX_BYTES, ARRAYS)
     except ShoalError as error:
         raise ShoalError(f"benchmark {str(path)!r} {error}") from error
     if not isinstance(content, dict):
-        kind = "array" if isinstance(content, PickledArray) else type(content).__name__
+        kind = type(content).__name__.lower()
         raise ShoalError(f"{str(path)!r} is no benchmark: it holds a {kind}, not a dictionary")
     config = content.get("generation_config")
-    settings = {key: x for key, x in config.items() if _is_plain(x)} if isinstance(config, dict) else {}
+    if not isinstance(config, dict):
+        config = {}
+    settings = {key: x for key, x in config.items() if isinstance(key, str) and _is_plain(x)}
     tasks = Ruleset(*(_to_bytes(path, name, content.pop(name, None)) for name in ARRAYS))
     return tasks, 0, {"generation": settings} if settings else {}
 
 
 def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
     """Convert an array of whole numbers to bytes."""
-    array = value.array if isinstance(value, PickledArray) else None
-    if array is None:
+    if not isinstance(value, np.ndarray):
         raise ShoalError(f"{str(path)!r} is no benchmark: it has no array {name!r}")
-    if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(np.uint8).max:
+    if value.size and not 0 <= value.min() <= value.max() <= np.iinfo(np.uint8).max:
         raise ShoalError(f"benchmark {str(path)!r}: {name!r} holds numbers that are not from 0 to 255")
-    return array.astype(np.uint8, copy=False)
+    return value.astype(np.uint8, copy=False)
 
 
 def _is_plain(value: Any) -> bool:

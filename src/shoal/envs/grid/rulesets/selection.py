@@ -1,5 +1,7 @@
 """Parse `FILE:part` and select rulesets, as the command line and a run's config name them.
 
+FILE is a path, or the name of one of XLand-MiniGrid's published benchmarks (`benchmark_files.ORIGINALS`).
+
     bench.npz           all rulesets of a file
     bench.npz:train     those for training; `bench.npz:held-out` those that are kept for evaluation
     bench.npz:17        one, by its index from 0
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.grid.rulesets import benchmark_files
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.generation import PUBLISHED
@@ -80,8 +82,8 @@ def select_rulesets(selector: str) -> Ruleset:
 def portable_selector(selector: str) -> str:
     """Return a selector for exactly the same rulesets that is valid from any directory."""
     file, part, _ = _parse(selector)
-    path = benchmark_files.to_path(file).absolute()
-    return f"{path}{':' * bool(part)}{part}#{checksum(select_rulesets(selector))}"
+    lasting = file if file in benchmark_files.ORIGINALS else benchmark_files.find_file(file).absolute()
+    return f"{lasting}{':' * bool(part)}{part}#{checksum(select_rulesets(selector))}"
 
 
 def _parse(selector: str) -> tuple[str, str, str]:
@@ -95,7 +97,7 @@ def _parse(selector: str) -> tuple[str, str, str]:
 
 
 def _load(file: str) -> Benchmark:
-    path = benchmark_files.to_path(file)
+    path = benchmark_files.find_file(file)
     try:
         status = os.stat(path)
     except OSError as error:
@@ -103,6 +105,8 @@ def _load(file: str) -> Benchmark:
             raise ShoalError(
                 f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
             ) from error
+        if hint := nearest(file, benchmark_files.ORIGINALS):
+            raise ShoalError(f"ruleset={file!r} is no file{hint}") from error
         return Benchmark.load(path)  # raises the error for a file that cannot be read
     return _load_cached(str(path.absolute()), (status.st_mtime_ns, status.st_size))
 

@@ -36,7 +36,7 @@ class XLand(GridWorld):
       rooms: "R1", "R2", "R4", "R6" or "R9", the number of rooms; doors between them are closed, not locked.
       ruleset: the task, as data; or several tasks with a leading axis, one of which is drawn for every
         episode. A stack of worlds with one task each can be mapped over. A text selects rulesets of a file,
-        such as "bench.npz:train" (see `selection`).
+        such as "bench.npz:train" or "small-1m:17" (see `selection`).
     """
 
     rooms: str = "R1"

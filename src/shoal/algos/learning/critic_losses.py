@@ -1,0 +1,74 @@
+"""Losses of the critic: functions with one signature, by name.
+
+Each takes the config, the critic's output of each row, [...] numbers or distributions over numbers, and the targets,
+numbers [...] in the same units. It returns the loss of each row.
+"""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+
+from shoal.base.errors import ShoalError
+from shoal.base.imports import chosen_function
+from shoal.ops import distributional, value_losses
+from shoal.types import Array
+
+
+def squared(config: Any, output: Any, target: Array) -> Array:
+    """Compute half the squared error."""
+    return value_losses.squared(_number(config, output), target)
+
+
+def huber(config: Any, output: Any, target: Array) -> Array:
+    """Compute Huber's loss, linear for errors beyond `huber_delta`."""
+    return value_losses.huber(_number(config, output), target, config.huber_delta)
+
+
+def two_hot(config: Any, output: Any, target: Array) -> Array:
+    """Compute the cross-entropy of a categorical output with the two atoms nearest to the target."""
+    return distributional.two_hot(*_atoms_and_logits(config, output), target)
+
+
+def hl_gauss(config: Any, output: Any, target: Array) -> Array:
+    """Compute the cross-entropy of a categorical output with a Gaussian of `hl_gauss_sigma` bins around the target."""
+    atoms, logits = _atoms_and_logits(config, output)
+    bin_width = (atoms[..., -1] - atoms[..., 0]) / (atoms.shape[-1] - 1)
+    return distributional.hl_gauss(atoms, logits, target, config.hl_gauss_sigma * bin_width)
+
+
+LOSSES = {"squared": squared, "huber": huber, "hl_gauss": hl_gauss, "two_hot": two_hot}
+
+
+def value_loss(config: Any, output: Any, old_value: Array, target: Array) -> Array:
+    """Compute the chosen loss of each row, with `clip_vloss` the larger one of it and that of the clipped value.
+
+    Raises:
+      ShoalError: the critic gives distributions where the loss is of numbers, or the other way round.
+    """
+    loss = functools.partial(chosen_function("value_loss", config.value_loss, LOSSES), config)
+    if not config.clip_vloss:
+        return loss(output, target)
+    if not hasattr(output, "dtype"):
+        raise ShoalError(
+            "clip_vloss=True clips a number, and this critic gives a distribution; set clip_vloss=False."
+        )
+    return value_losses.clipped_value(output, old_value, target, config.vf_clip_coef, loss)
+
+
+def _number(config: Any, output: Any) -> Array:
+    if not hasattr(output, "dtype"):
+        raise ShoalError(
+            f"value_loss={config.value_loss!r} is of a number, and this critic gives a distribution; choose "
+            "value_loss='hl_gauss' or value_loss='two_hot', or value_head='scalar'."
+        )
+    return output  # type: ignore[no-any-return]
+
+
+def _atoms_and_logits(config: Any, output: Any) -> tuple[Array, Array]:
+    if not (hasattr(output, "atoms") and hasattr(output, "logits")):
+        raise ShoalError(
+            f"value_loss={config.value_loss!r} is of a distribution over atoms, and this critic gives none; choose "
+            "value_head='categorical' with bounds of the values, or value_loss='squared'."
+        )
+    return jnp.asarray(output.atoms), jnp.asarray(output.logits)

@@ -1,0 +1,96 @@
+"""Checks of the parts of PPO that are functions: names that exist, and a user's own functions called once on shapes."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from shoal.algos.acting import memories
+from shoal.algos.learning import advantages, critic_losses, surrogates
+from shoal.algos.learning.advantages import ReturnInputs
+from shoal.base.errors import ShoalError
+from shoal.base.imports import chosen_function
+from shoal.nets import networks
+from shoal.nets.inputs import num_action_features
+from shoal.nets.memory import sequences
+from shoal.types import Array, EnvSpec, TimeStep
+from shoal.types.spaces import zeros
+
+_SHAPE = (3, 2)  # steps and streams that a user's own function is called with
+
+Functions = Mapping[str, Callable[..., Any]]
+_PARTS: dict[str, tuple[Functions, str]] = {  # the functions by name, and the parameters of each
+    "surrogate": (surrogates.SURROGATES, "config, log_ratio, advantage, pair, kl_coef"),
+    "advantage": (advantages.ESTIMATORS, "config, inputs, value, log_ratio"),
+    "value_loss": (critic_losses.LOSSES, "config, output, target"),
+}
+
+
+def check_parts(config: Any, spec: EnvSpec) -> None:
+    """Check that the parts that are chosen exist and fit the critic, and call a user's own once, on shapes.
+
+    Raises:
+      ShoalError: there is none of that name, it cannot be called so, or it returns something else.
+    """
+    own = {}
+    for setting, (named, _) in _PARTS.items():
+        function = chosen_function(setting, getattr(config, setting), named)
+        if function not in named.values():
+            own[setting] = function
+    is_scalar = getattr(config.network, "value_head", "scalar") == "scalar"
+    if not own and is_scalar and config.value_loss in ("squared", "huber"):
+        return
+
+    steps, flag = (jax.ShapeDtypeStruct(_SHAPE, dtype) for dtype in (jnp.float32, jnp.bool_))
+    value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((_SHAPE[0] + 1, *_SHAPE[1:]), ()))
+    inputs = ReturnInputs(*cast(Any, (steps, steps, flag, steps)))
+    distribution, output = _network_outputs(config, spec)
+    arguments: dict[str, tuple[Any, ...]] = {
+        "surrogate": (steps, steps, (distribution, distribution), number),
+        "advantage": (inputs, value, None if config.recompute == "never" else steps),
+        "value_loss": (output, steps),
+    }
+    traced = jax.tree.map(lambda _: number, config)  # as within the compiled program
+    for setting, function in own.items():
+        _check_call(setting, getattr(config, setting), function, (traced, *arguments[setting]))
+    jax.eval_shape(critic_losses.value_loss, traced, output, steps, steps)
+
+
+def _check_call(setting: str, choice: Any, function: Any, arguments: tuple[Any, ...]) -> None:
+    """Require that a function takes its arguments, and returns arrays of floats of the shape of the steps."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        parameters = _PARTS[setting][1]
+        raise ShoalError(f"{setting}={choice!r} cannot be called with ({parameters}): {error}.") from None
+    result = jax.eval_shape(function, *arguments)
+    arrays = result if isinstance(result, tuple) else (result,)
+    found = [f"{getattr(x, 'dtype', type(x).__name__)}{list(getattr(x, 'shape', ()))}" for x in arrays]
+    expected = [f"float32{list(_SHAPE)}"] * (2 if setting == "advantage" else 1)
+    if found != expected:
+        raise ShoalError(
+            f"{setting}={choice!r} returns {' and '.join(found)} for {_SHAPE[0]} steps of {_SHAPE[1]} streams; it must "
+            f"return {' and '.join(expected)}."
+        )
+
+
+def _network_outputs(config: Any, spec: EnvSpec) -> tuple[Any, Any]:
+    """Return the distributions of a network and the outputs of its critic for a few steps, as shapes."""
+
+    def run(key: Array) -> tuple[Any, Any]:
+        network, number = config.network.build(spec, key), jnp.zeros(_SHAPE)
+        observation = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (*_SHAPE, *x.shape)), zeros(spec.observation_space)
+        )
+        timestep = TimeStep(observation, number, number, number > 0, number > 0)
+        previous = jnp.zeros((*_SHAPE, num_action_features(spec.action_space)))
+        is_shown = networks.shows(config.network, "previous_action")
+        inputs = memories.network_inputs(config, timestep, observation, previous if is_shown else ())
+        recurrent = memories.is_recurrent(config)
+        start = sequences.initial(network, _SHAPE[1:]) if recurrent else sequences.Memories(())
+        _, distribution, output = sequences.unroll(network, start, inputs)
+        return distribution, output
+
+    return jax.eval_shape(run, jax.random.key(0))

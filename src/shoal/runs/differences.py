@@ -1,0 +1,74 @@
+"""The settings in which a run differs from the defaults of its environment, by which people tell runs apart."""
+
+import contextlib
+from typing import Any
+
+from shoal.base.errors import ShoalError
+from shoal.config import settings
+from shoal.envs import registry
+from shoal.runs.plan import Experiment, defaults, json_value
+
+# Where and for how long a run trains, and what its other files say.
+LEFT_OUT = {
+    *(
+        "run_dir",
+        "name",
+        "seeds",
+        "seed",
+        "total_steps",
+        "devices",
+        "env_groups",
+        "seed_batching",
+        "gradient_chunk",
+    ),
+    *("log_every", "checkpoints", "checkpoint_seconds", "checkpoint_every", "checkpoint_evals", "keep"),
+    *("on_nan", "on_disk_error"),
+}
+SHORT = {"learning_rate": "lr", "hidden_sizes": "hidden"}  # names within the name of a directory
+LONGEST = 60  # letters of a description
+
+
+def differences(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of a run, and the parameters of its environment, that are not those of the preset, or of the
+    classes where there is none; as JSON's values. Empty for a population of several settings.
+    """
+    if experiment.variants:
+        return {}
+    name, given = experiment.environment_name, experiment.environment_parameters
+    _, run, config = defaults(name, algorithm=experiment.algorithm, environment_parameters=given)
+    expected = settings.flat(config) | settings.flat(run)
+    is_resolved = experiment.unresolved_config is not None
+    own = settings.flat(experiment.unresolved_config if is_resolved else experiment.config)
+    found = {
+        setting: json_value(value)
+        for setting, value in (own | settings.flat(experiment.run)).items()
+        if setting not in LEFT_OUT and json_value(value) != json_value(expected.get(setting))
+    }
+    usual: dict[str, Any] = {}
+    with contextlib.suppress(ShoalError):  # of an environment that was given itself there are no defaults
+        usual = {parameter: x.default for parameter, x in registry.parameters_of(name).items()}
+    parameters = {parameter: x for parameter, x in given.items() if usual.get(parameter) != x}
+    return found | {x: y for x, y in parameters.items() if isinstance(y, bool | int | float | str)}
+
+
+def directory_words(experiment: Experiment) -> str:
+    """Return what a directory's name says of a run: its algorithm, and its name or as many differences as fit, such as
+    `ppo-lr1e-4-gamma0.9`.
+    """
+    if experiment.run.name:
+        return f"{experiment.algorithm}-{experiment.run.name}"
+    words = [experiment.algorithm]
+    for name, value in differences(experiment).items():
+        word = f"{SHORT.get(name, name)}{_short(value)}"
+        if len("-".join([*words[1:], word])) > LONGEST:
+            break
+        words.append(word)
+    return "-".join(words)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        mantissa, _, exponent = f"{value:e}".partition("e")
+        scientific = f"{float(mantissa):g}e{int(exponent)}"
+        return min(f"{value:g}", scientific, key=len)
+    return "x".join(map(_short, value)) if isinstance(value, list) else str(value)

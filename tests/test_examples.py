@@ -1,0 +1,89 @@
+"""The example that is made for reading computes what Shoal computes."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shoal
+from shoal.algos.ppo import Extras, init
+from shoal.algos.ppo_config import PPOConfig
+from shoal.config import struct
+from shoal.config.settings import with_settings
+from shoal.types import Clock, Keys, Trajectory, spec_of
+
+
+@pytest.fixture
+def example(monkeypatch):
+    spec = importlib.util.spec_from_file_location(
+        "ppo_example", Path(__file__).parents[1] / "examples" / "ppo.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def as_params(network):
+    """The parameters of Shoal's network in the form of the example's; kernels are [outputs, inputs] there."""
+    leaves = struct.named_leaves(network)
+
+    def layers(part):
+        names = [f"{part}/mlp/layers/0", f"{part}/mlp/layers/1", f"{part}/mlp/projection/0"]
+        return [{"kernel": leaves[f"{x}/kernel"].T, "bias": leaves[f"{x}/bias"]} for x in names]
+
+    return {part: layers(part) for part in ("actor", "critic")}
+
+
+def test_one_update_is_that_of_shoals_ppo(example, monkeypatch):
+    """Of whole batches, whose order does not matter; some episodes terminate within the rollout, others are cut."""
+    env = shoal.make("CartPole-v1", max_episode_steps=20)
+    spec, key = spec_of(env), jax.random.key(3)
+    config = with_settings(
+        PPOConfig(),
+        num_minibatches=1,
+        update_epochs=4,
+        learning_rate=1e-3,
+        lr_schedule="linear",
+        gradient_chunk=0,
+    ).resolved()
+    monkeypatch.setattr(example, "NUM_MINIBATCHES", 1)
+    learner = init(config, spec, key, example.NUM_ENVS)
+    params = as_params(learner.shared.network)
+    state, timestep = jax.vmap(env.reset)(jax.random.split(key, example.NUM_ENVS))
+    _, _, rollout = example.collect(env, params, state, timestep, key)
+    assert rollout.timesteps.last.any() and rollout.timesteps.discount[rollout.timesteps.last].min() == 0
+    assert rollout.timesteps.discount[rollout.timesteps.last].max() == 1
+
+    algorithm = config.algorithm(spec)
+    trajectory = Trajectory(
+        rollout.timesteps,
+        rollout.actions,
+        Extras(raw_action=(), log_prob=rollout.log_probs, distribution=(), memory=()),
+        algorithm.memory((example.NUM_ENVS,)),
+    )
+    clock = Clock(updates=jnp.int32(3), steps=jnp.float32(0), progress=jnp.float32(0.25))
+    updated = algorithm.update(learner, trajectory, Keys(key, key), clock)[0].shared.network
+
+    batch = example.make_batch(params, rollout)
+    found, _ = example.update(params, example.optimizer.init(params), batch, 0.25, key)
+    expected = as_params(updated)
+    assert (
+        max(
+            float(jnp.abs(x - y).max())
+            for x, y in zip(*map(jax.tree.leaves, (params, expected)), strict=True)
+        )
+        > 1e-3
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-6), found, expected)
+
+
+@pytest.mark.slow
+def test_it_learns_as_the_preset_does(example):
+    env = shoal.make("CartPole-v1")
+    keys = jax.vmap(jax.random.key)(jnp.arange(100, 110))
+    params = jax.jit(jax.vmap(example.make_train(env)))(keys)
+    returns = jax.jit(jax.vmap(lambda p, k: example.evaluate(env, p, k)))(params, keys)
+    assert float(jnp.sort(returns)[2:].min()) > 475
