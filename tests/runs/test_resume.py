@@ -385,7 +385,7 @@ def test_a_new_run_from_an_older_checkpoint_ends_as_the_old_one(whole, tmp_path,
     """Of a finished run and of an unfinished one, with their rows; the old one does not change, nor need its lock."""
     path = request.getfixturevalue(name)
     before = files_of(path)
-    with Lock(path, print):
+    with Lock(path):
         run = shoal.resume(path, environment=ActionReward(), from_step=step, run_dir=tmp_path / "new")
     assert f"from the checkpoint of run {str(path)!r} at {step} environment" in capsys.readouterr().err
     assert {file: files_of(path)[file] for file in before} == before
