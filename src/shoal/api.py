@@ -35,6 +35,7 @@ from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment, decide, defaults
 from shoal.runs.presets import environments as environments_with_presets
 from shoal.runs.presets import presets_of
+from shoal.runs.pure_training import make_train
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call, resume_run, run_experiment
 from shoal.search.api import pbt, replay, sweep, tune
@@ -102,6 +103,7 @@ __all__ = [
     "interval_text",
     "load",
     "make",
+    "make_train",
     "parameter",
     "parameters_of",
     "pbt",
@@ -208,6 +210,7 @@ def _variants_of(variants: Any) -> list[Variant] | None:
 def resume(
     run: str | Path | TrainedRun,
     *,
+    from_step: int | str = "",
     environment: Environment | None = None,
     score: Callable[..., Any] | None = None,
     eval_metrics: Callable[..., Any] | None = None,
@@ -218,10 +221,13 @@ def resume(
     """Go on with a run from its newest sound checkpoint, or from memory; returns when training has ended.
 
     On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
-    never interrupted.
+    never interrupted. With `from_step` a new run goes on from an older checkpoint, with its optimiser; `start_from` of
+    `train` takes parameters alone.
 
     Args:
       run: its directory, or what `train` returned; only the latter can go on without checkpoints.
+      from_step: the checkpoint that a new run goes on from, by its environment steps, "best" or "last"; the new run has
+        a directory of its own (`run_dir`), and the old one does not change. "" resumes the run itself.
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
@@ -250,6 +256,7 @@ def resume(
         overrides=settings,
         call=call,
         finished=finished,
+        from_step=str(from_step),
     )
 
 

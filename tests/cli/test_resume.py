@@ -49,9 +49,25 @@ def test_a_finished_run_needs_more_steps_and_then_goes_on(path, command, capsys)
     assert told.err == ""
 
 
+@pytest.mark.full
+def test_a_new_run_goes_on_from_an_older_checkpoint(path, command, capsys):
+    new = path.parent / "new"
+    words = ["--run-dir", new, "--num-updates", 2 * 4096 // 512, "--quiet"]
+    assert command("resume", path, "--from-step", "0", *words) == 0
+    assert "2 seeds, 8,192 steps each" in capsys.readouterr().out
+    assert json.loads((new / "summary.json").read_text())["resumed_from"] == {"run": str(path), "step": 0}
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["{path}", "--from-step", "5"], "there is no checkpoint at 5; the nearest is 0."),
+        (["{path}", "--from-step", "last"], "leaves nothing to train after the checkpoint at 4,096"),
+        (
+            ["{path}", "--run-dir", "here"],
+            "run_dir='here' has no effect on a run that goes on in its own directory",
+        ),
+        (["{path}", "--num-updates", "1"], "is less than the 4,096 environment steps"),
         (["{path}/no"], "there is no run directory"),
         (["{path}", "--num-envs", "8"], "num_envs=8 cannot be changed in a run that goes on (it has 4)"),
         (["{path}", "--num-env", "8"], "no flag '--num-env'; did you mean '--num-envs'?"),

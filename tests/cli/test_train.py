@@ -140,6 +140,7 @@ def test_flags_reach_their_config(decide):
     asked = decide("CartPole-v1", *words.split(), "--lr-schedule", "cosine", "--total-steps", "2e6")
     assert (asked.run.num_envs, asked.run.seed, asked.run.run_dir) == (8, 3, "x")
     assert asked.run.total_steps == 2_000_000
+    assert decide("CartPole-v1", "--num-envs", "8", "--num-updates", "1e3").run.total_updates == 1000
     assert asked.config.norm_obs is True
     assert flat(asked.config)["hidden_sizes"] == (32, 16)
     assert flat(asked.config)["optimizer_args"] == ("b1=0.8", "eps=1e-6")

@@ -21,6 +21,35 @@ def test_a_budget_is_rounded_down_to_whole_updates():
     assert RunConfig(num_envs=4, num_steps=8).steps_per_update == 32
 
 
+def test_a_number_of_updates_is_a_budget_too():
+    run = RunConfig(num_envs=4, num_steps=8, num_updates=5)
+    expected = RunConfig(num_envs=4, num_steps=8, total_steps=160)
+    assert run.with_total_steps(is_given=False) == expected
+    assert expected.with_total_steps(is_given=True) == expected
+    agreeing = dataclasses.replace(run, total_steps=170)  # rounded down to as many
+    assert agreeing.with_total_steps(is_given=True) == expected
+
+
+@pytest.mark.parametrize(
+    "settings,sentence",
+    [
+        (
+            {"num_updates": 5, "total_steps": 192},
+            "num_updates=5 and total_steps=192 are two budgets, since 5 updates of num_envs*num_steps=4*8 are 160 "
+            "environment steps; give one of them.",
+        ),
+        ({"num_updates": 0}, "num_updates=0 is out of bounds: it must be at least 1"),
+        ({"num_updates": "many"}, "num_updates='many' is not a whole number."),
+        ({"num_updates": 3, "num_envs": "few"}, "num_envs='few' is not a whole number."),
+    ],
+)
+def test_two_budgets_are_refused(settings, sentence):
+    run = RunConfig(**{"num_envs": 4, "num_steps": 8} | settings)
+    with pytest.raises(ShoalError) as error:
+        run.with_total_steps(is_given="total_steps" in settings)
+    assert str(error.value).startswith(sentence)
+
+
 @pytest.mark.parametrize(
     "updates,settings,points",
     [

@@ -93,6 +93,24 @@ def test_environment_parameters_belong_to_their_environment(tmp_path):
     assert decide("Acrobot-v1", config_file=path, overrides={}).environment == envs.make("Acrobot-v1")
 
 
+def test_a_number_of_updates_is_written_as_total_steps(tmp_path):
+    """An override of either wins over a file and a preset; a file may have either."""
+    decided = decide("CartPole-v1", overrides={"num_updates": 10})
+    size = decided.run.steps_per_update
+    assert (decided.run.total_steps, decided.run.num_updates) == (10 * size, None)
+    assert "num_updates" not in decided.as_json()["run"]
+    path = written(decided, tmp_path / "run")
+    assert decide(None, config_file=path, overrides={"num_updates": 20}).run.total_updates == 20
+    assert decide(None, config_file=path, overrides={"total_steps": 30 * size}).run.total_updates == 30
+    config = json.loads((path / "config.json").read_text())
+    config["run"] = {"num_updates": 7}
+    (path / "config.json").write_text(json.dumps(config))
+    assert decide(None, config_file=path, overrides={}).run.total_updates == 7
+    assert decide(None, config_file=path, overrides={"total_steps": 81_920}).run.total_steps == 81_920
+    with pytest.raises(ShoalError, match=r"num_updates=10 and total_steps=20 are two budgets"):
+        decide("CartPole-v1", overrides={"num_updates": 10, "total_steps": 20})
+
+
 # ---- given as objects
 
 
@@ -308,11 +326,11 @@ def test_a_network_class_is_written_by_its_name():
 
 
 def test_what_is_written_is_complete():
-    """Every setting is there, so that other defaults in a later version change nothing."""
+    """Every setting is there, so that other defaults in a later version change nothing; of two budgets one."""
     decided = decide("CartPole-v1", overrides={"seeds": 3})
     saved = json.loads(json.dumps(decided.as_json()))
     assert set(saved) == {"schema", "environment", "algorithm", "run", "from", "from_step"}
-    assert set(saved["run"]) == {field.name for field in dataclasses.fields(RunConfig)}
+    assert {*saved["run"], "num_updates"} == {field.name for field in dataclasses.fields(RunConfig)}
     assert set(saved["algorithm"]) == {"name", *flat(PPOConfig())}
     decided = dataclasses.replace(decided, config=struct.as_arrays(decided.config))
     assert decided.as_json()["algorithm"]["gamma"] == pytest.approx(0.99)

@@ -17,6 +17,7 @@ from shoal.base import signals
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
+from shoal.disk.lock import Lock
 from shoal.engine.history import History
 from shoal.envs.probes import ActionReward
 from shoal.runs import evaluate
@@ -361,3 +362,129 @@ def test_the_numbers_of_an_environment_are_held_by_a_checksum():
         return resuming.identity_of(experiment, resuming.as_json(experiment))["environment"]["sha256"]
 
     assert checksum(1.0) == checksum(1.0) != checksum(2.0)
+
+
+# ---- a new run from an older checkpoint
+
+
+@pytest.fixture(scope="module")
+def stepped(whole, tmp_path_factory):
+    """The whole run with a checkpoint at each evaluation: at 0, 128, 256 and 384; not to be changed."""
+    with small_pieces_of():
+        run = train(tmp_path_factory.mktemp("stepped") / "run", checkpoint_evals=True)
+    assert_same(run, whole)
+    return run.path
+
+
+def files_of(path):
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(("name", "step"), [("stepped", 128), ("ended_once", 288)])
+def test_a_new_run_from_an_older_checkpoint_ends_as_the_old_one(whole, tmp_path, capsys, request, name, step):
+    """Of a finished run and of an unfinished one, with their rows; the old one does not change, nor need its lock."""
+    path = request.getfixturevalue(name)
+    before = files_of(path)
+    with Lock(path):
+        run = shoal.resume(path, environment=ActionReward(), from_step=step, run_dir=tmp_path / "new")
+    assert f"from the checkpoint of run {str(path)!r} at {step} environment" in capsys.readouterr().err
+    assert {file: files_of(path)[file] for file in before} == before
+    assert_same(run, whole)
+    source = {"run": str(path), "step": step}
+    saved = json.loads((run.path / "config.json").read_text())
+    assert (saved["resumed_from"], run.summary["resumed_from"]) == (source, source)
+    old = json.loads((path / "config.json").read_text())
+    assert saved == old | {"resumed_from": source, "run": old["run"] | {"run_dir": str(run.path)}}
+    assert Checkpoints(run.path).steps()[0] == step
+
+
+def test_the_best_checkpoint_is_gone_on_from_with_other_settings(stepped, tmp_path):
+    """The new run resumes as any other; `resumed_from` stays."""
+    best = checkpoint_record.choose_checkpoint(Checkpoints(stepped), "best")
+    run = resume(stepped, from_step="best", run_dir=tmp_path / "new", num_updates=20, step_size=0.25)
+    assert run.summary["steps_per_seed"] == 640
+    changes = {"step_size": [0.5, 0.25], "total_steps": [384, 640]}
+    saved = json.loads((run.path / "config.json").read_text())
+    assert saved["history"] == [{"step": best, "changes": changes}]
+    up_to_there = [row for row in rows(stepped) if row["step"] <= best]
+    assert rows(run.path)[: len(up_to_there)] == up_to_there
+    longer = resume(run.path, total_steps=32 * 21)
+    source = {"run": str(stepped), "step": best}
+    assert longer.summary["resumed_from"] == source
+    assert json.loads((run.path / "config.json").read_text())["resumed_from"] == source
+
+
+def test_settings_that_changed_later_are_those_of_the_checkpoint(whole, stepped, tmp_path):
+    path = shutil.copytree(stepped, tmp_path / "run")
+    resume(path, total_steps=32 * 20, step_size=0.25)
+    assert_same(resume(path, from_step=256, run_dir=tmp_path / "early"), whole)
+    saved = json.loads((tmp_path / "early" / "config.json").read_text())
+    assert (saved["history"], saved["run"]["total_steps"]) == ([], 384)
+    late = resume(
+        path, from_step=384, run_dir=tmp_path / "late"
+    )  # with what the old one went on with from there
+    assert late.summary["parameters_sha256"] == RunDirectory.open(path).load_summary()["parameters_sha256"]
+    assert rows(late.path) == rows(path)
+
+
+def test_a_new_run_that_was_killed_before_its_first_checkpoint_goes_on_from_the_old_one(
+    whole, stepped, tmp_path
+):
+    path = end(5, tmp_path / "new", call=branch(stepped, 128))
+    shutil.rmtree(path / "checkpoints")
+    (path / "metrics.jsonl").unlink()
+    copy = shutil.copytree(path, tmp_path / "copy")
+    assert_same(resume(path), whole)
+    saved = json.loads((copy / "config.json").read_text())
+    saved["resumed_from"]["run"] = str(tmp_path / "nowhere")
+    (copy / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(shoal.ShoalError, match="there is no run directory"):
+        resume(copy)
+
+
+def branch(path, step):
+    """A function of a new directory that goes on there from a checkpoint."""
+    return lambda new, **settings: resume(path, from_step=step, run_dir=new, **settings)
+
+
+def test_what_cannot_be_gone_on_from_is_refused_in_one_sentence(stepped, ended_once, tmp_path):
+    """Nothing is written, neither in the old directory nor in the new one."""
+    damaged, without = (shutil.copytree(stepped, tmp_path / name) for name in ("damaged", "without"))
+    stored = Checkpoints(damaged).info(128).path
+    file = next(x for x in (stored, *stored.rglob("*")) if x.is_file() and x.stat().st_size)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    shutil.rmtree(without / "checkpoints")
+    one = shutil.copytree(ended_once, tmp_path / "one")
+    Checkpoints(one).keep([288])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    before = files_of(tmp_path)
+    for path, settings, sentence in (
+        (stepped, {"from_step": 100}, "there is no checkpoint at 100; the nearest is 128"),
+        (damaged, {"from_step": 128}, "the checkpoint at 128 of run .* cannot be used: .*name another one"),
+        (stepped, {"from_step": "bst"}, "checkpoint='bst' is neither"),
+        (without, {"from_step": "best"}, "holds no checkpoint that is sound"),
+        (one, {"from_step": "best"}, "no checkpoint of run .* was written at an evaluation"),
+        (stepped, {"from_step": 256, "run_dir": str(tmp_path / "taken")}, "is not empty and holds no run"),
+        (stepped, {"from_step": 256, "run_dir": str(damaged)}, "already holds another run"),
+        (stepped, {"from_step": 256, "num_envs": 8}, "num_envs=8 cannot be changed"),
+        (
+            stepped,
+            {"from_step": 256, "total_steps": 260},
+            "leaves nothing to train after the checkpoint at 256",
+        ),
+        (stepped, {"run_dir": str(tmp_path / "new")}, "run_dir=.* has no effect on a run that goes on"),
+    ):
+        with pytest.raises(shoal.ShoalError, match=sentence):
+            resume(path, **{"run_dir": str(tmp_path / "new")} | settings)
+        assert files_of(tmp_path) == before
+
+
+def test_a_run_that_inherited_parameters_begins_anew_from_them(whole, tmp_path):
+    """And what it started from stays in its `config.json` when its settings change."""
+    expected = train(tmp_path / "expected", start_from=whole.path)
+    path = end(1, tmp_path / "run", start_from=whole.path)
+    shutil.rmtree(path / "checkpoints")
+    assert_same(resume(path), expected)
+    resume(path, total_steps=32 * 13)
+    assert json.loads((path / "config.json").read_text())["from"] == str(whole.path)

@@ -61,6 +61,12 @@ def test_everything_else_divides_programs():
     assert found[3].experiment.environment.max_steps == 100
 
 
+def test_a_number_of_updates_is_that_of_each_size():
+    request = Request("CartPole-v1", overrides=REQUEST.overrides | {"num_updates": 10})
+    found = groups({"num_envs": 8}, {"num_envs": 32}, request=request)
+    assert [group.experiment.run.total_steps for group in found] == [10 * 8 * 128, 10 * 32 * 128]
+
+
 def test_a_number_that_switches_a_part_of_the_program_on_divides_too():
     """A finite target_kl makes the KL stop a part of the program, and conditions leave settings out."""
     assert labels(groups({"target_kl": float("inf")}, {"target_kl": 0.1}, {"target_kl": 0.2})) == [

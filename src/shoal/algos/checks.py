@@ -161,8 +161,10 @@ def check_estimates(config: Any) -> None:
     """Check that V-trace has ratios to correct with, and clips in the right order."""
     if config.advantage != "vtrace":
         return
-    rho_clips, c_clips = np.broadcast_arrays(config.rho_clip, config.c_clip)  # of each member of a sweep
-    for rho_clip, c_clip in zip(rho_clips.ravel(), c_clips.ravel(), strict=True):
+    clips = (config.rho_clip, config.c_clip) if not struct.is_traced(config.rho_clip, config.c_clip) else ()
+    for rho_clip, c_clip in zip(
+        *map(np.ravel, np.broadcast_arrays(*clips)), strict=True
+    ):  # of each member of a sweep
         if c_clip > rho_clip:
             raise ShoalError(
                 f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
@@ -220,7 +222,7 @@ def check_value_normalisation(config: Any) -> None:
     """Check that there is a critic whose values can be normalised as configured."""
     if config.norm_value == "none":
         return
-    if np.all(np.asarray(config.vf_coef) == 0):
+    if not struct.is_traced(config.vf_coef) and np.all(np.asarray(config.vf_coef) == 0):
         raise ShoalError(
             f"norm_value={config.norm_value!r} has no effect with vf_coef=0, where no value is learned; choose a "
             "vf_coef above 0, or norm_value='none'."

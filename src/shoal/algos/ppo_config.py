@@ -212,7 +212,7 @@ class PPOConfig(settings.Nested):
         return dataclasses.replace(
             config,
             optimization=dataclasses.replace(config.optimization, separate_updates=separate),
-            kl_stop=self.kl_stop or self.target_kl < math.inf,
+            kl_stop=self.kl_stop or struct.is_traced(self.target_kl) or self.target_kl < math.inf,
             gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else default_chunk,
         )
 
@@ -228,7 +228,7 @@ class PPOConfig(settings.Nested):
         """Whether a setting of the critic's updates was given; where all are, whether one is not the actor's."""
         pairs = [*self.optimization.pairs(), (self.critic_update_epochs, self.update_epochs)]
         if all(critic is not None for critic, _ in pairs):  # as of a config that was resolved before
-            return any(critic != actor for critic, actor in pairs)
+            return any(not struct.is_traced(*pair) and pair[0] != pair[1] for pair in pairs)
         return any(critic is not None for critic, _ in pairs)
 
     @property

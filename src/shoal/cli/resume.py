@@ -1,9 +1,9 @@
-"""`shoal resume RUN`: go on with a run from its newest sound checkpoint."""
+"""`shoal resume RUN`: go on with a run from its newest sound checkpoint, or with a new run from an older one."""
 
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shoal import api
 from shoal.cli import STARTED, flags
@@ -15,7 +15,8 @@ COMMAND = "shoal resume RUN"
 DESCRIPTION = (
     "Goes on with a run from its newest sound checkpoint, to the same end, bit for bit on the same machine. Settings "
     "that are given change it: --total-steps, with which a finished run goes on too, numbers of the algorithm such as "
-    "--learning-rate, and those of checkpoints, log points and evaluations. The defaults shown are the run's."
+    "--learning-rate, and those of checkpoints, log points and evaluations. With --from-step a new run goes on from an "
+    "older checkpoint; `shoal train --from RUN` takes a run's parameters alone. The defaults shown are the run's."
 )
 
 
@@ -23,8 +24,11 @@ DESCRIPTION = (
 class ResumeFlags:
     """The flags that are no settings of a run."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("quiet",)}
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("from_step", "quiet")}
 
+    from_step: str = ""
+    """Starts a new run (--run-dir) that goes on from this checkpoint of RUN, optimiser and all: its environment steps,
+    best or last; RUN does not change."""
     quiet: bool = False
     """Shows no progress; the result is still printed."""
 
@@ -40,4 +44,5 @@ def main(arguments: Sequence[str]) -> int:
     if words != [run]:
         raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
     call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(api.resume_run(run, None, functions={}, overrides=overrides, call=call))
+    options: dict[str, Any] = {"call": call, "from_step": choices.from_step}
+    return print_result(api.resume_run(run, None, functions={}, overrides=overrides, **options))

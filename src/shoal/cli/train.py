@@ -44,7 +44,7 @@ class TrainFlags(RunFlags):
     from_: str = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
-    """Starts from this checkpoint of that run instead: its environment steps, best or last (from)."""
+    """Starts from the parameters alone of this checkpoint of it: its environment steps, best or last (from)."""
 
 
 def main(arguments: Sequence[str]) -> int:

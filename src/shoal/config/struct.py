@@ -138,9 +138,14 @@ def bounds_of(cls: Any) -> dict[str, Bounds]:
     return {name: data["bounds"] for name, data in metadata_of(cls).items() if "bounds" in data}
 
 
+def is_traced(*values: Any) -> bool:
+    """Report whether one of some values is traced, so that it cannot be read."""
+    return any(isinstance(value, jax.core.Tracer) for value in values)
+
+
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds; traced values are not read."""
-    if isinstance(value, jax.core.Tracer):
+    if is_traced(value):
         return
     if bounds.longest is not None and isinstance(value, tuple) and len(value) > bounds.longest:
         raise ShoalError(

@@ -32,7 +32,16 @@ class RunConfig:
         "keep": (Needs("checkpoints", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("seeds", "seed", "total_steps", "num_envs", "num_steps", "name", "run_dir"),
+        "most used": (
+            "seeds",
+            "seed",
+            "total_steps",
+            "num_updates",
+            "num_envs",
+            "num_steps",
+            "name",
+            "run_dir",
+        ),
         "evaluation": (
             *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed"),
             *("eval_consecutive", "absolute_episodes", "score", "eval_metrics"),
@@ -52,6 +61,8 @@ class RunConfig:
     """Sets the first seed; the others are the numbers after it."""
     total_steps: int = parameter(500_000, low=1, high=MAX_STEPS)
     """Trains each seed for this many environment steps, rounded down to whole updates."""
+    num_updates: int | None = parameter(None, low=1, high=LARGEST_INDEX)
+    """Trains each seed for this many updates, in place of total_steps."""
     num_envs: int = parameter(64, low=1, high=LARGEST_INDEX)
     """Steps this many environments together for each seed."""
     num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
@@ -134,6 +145,26 @@ class RunConfig:
     def total_updates(self) -> int:
         """The number of whole updates that fit the budget."""
         return self.total_steps // self.steps_per_update
+
+    def with_total_steps(self, *, is_given: bool) -> "RunConfig":
+        """Return the settings with the budget as `total_steps` alone, where `num_updates` states it.
+
+        Args:
+          is_given: whether the caller gave `total_steps` too.
+        Raises:
+          ShoalError: then it is another budget; or a setting is of a wrong type or out of its bounds.
+        """
+        if self.num_updates is None:
+            return self
+        check_fields(self)
+        if is_given and self.total_updates != self.num_updates:
+            raise ShoalError(
+                f"num_updates={self.num_updates} and total_steps={self.total_steps} are two budgets, since "
+                f"{self.num_updates} updates of num_envs*num_steps={self.num_envs}*{self.num_steps} are "
+                f"{self.num_updates * self.steps_per_update} environment steps; give one of them."
+            )
+        total_steps = self.num_updates * self.steps_per_update
+        return dataclasses.replace(self, total_steps=total_steps, num_updates=None)
 
     @property
     def num_absolute_episodes(self) -> int:

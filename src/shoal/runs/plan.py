@@ -27,7 +27,7 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors
 from shoal.base.imports import import_name, import_object
 from shoal.base.user_errors import reports_user_code
-from shoal.config import arguments, settings
+from shoal.config import arguments, settings, struct
 from shoal.config.requirements import check_needs
 from shoal.disk.json_files import read_json, report_wrong_types
 from shoal.engine.population import pbt_settings as evolutions
@@ -52,7 +52,7 @@ from shoal.xla.jax_settings import require_usable
 PARTS = {"environment", "algorithm", "run"}  # of config.json
 FURTHER_PARTS = {
     *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
-    *("asked", "history"),
+    *("asked", "history", "resumed_from"),
 }
 SCHEMA = 3  # of config.json; counts up when a setting changes its meaning
 
@@ -71,6 +71,8 @@ class Experiment:
     settings_from: str = dataclasses.field(default="defaults", compare=False)
     started_from: str = ""
     from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
+    # The `run` and the `step` of the checkpoint of another run that this one resumes; empty for a run of its own.
+    resumed_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
     unresolved_config: Any = (
         None  # the algorithm's, before what it implies was filled in; None is `config` itself
@@ -194,13 +196,17 @@ class Experiment:
             further["halving"] = self.halving._asdict()
         if self.evolution:
             further["evolution"] = self.evolution.to_json()
+        if self.resumed_from:
+            further["resumed_from"] = dict(self.resumed_from)
         return {
             "schema": SCHEMA,
             "environment": describing.description_to_json(
                 Description(self.environment_name, self.environment_parameters, self.environment_gaps)
             ),
             "algorithm": {"name": self.algorithm, **algorithm},
-            "run": {name: json_value(x) for name, x in settings.flat(self.run).items()},
+            "run": {
+                name: json_value(x) for name, x in settings.flat(self.run).items() if name != "num_updates"
+            },
             "from": self.started_from,
             "from_step": self.from_step,
             **further,
@@ -213,7 +219,7 @@ def decide(
     *,
     algorithm: str | Any = "",
     environment_parameters: Mapping[str, Any] | None = None,
-    config_file: str | Path | None = None,
+    config_file: str | Path | Mapping[str, Any] | None = None,
     use_preset: bool = True,
     started_from: str = "",
     from_step: str = "",
@@ -229,7 +235,7 @@ def decide(
       environment: a name, `module:Name`, or an environment itself; None uses the config file's.
       algorithm: a name, `module:Name`, or a config itself; empty uses the config file's, or ppo.
       environment_parameters: of an environment given by name.
-      config_file: a `config.json` to start from, or a run directory that holds one.
+      config_file: a `config.json` to start from, its content, or a run directory that holds one.
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
@@ -243,7 +249,7 @@ def decide(
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
     require_usable()
-    saved = read_config(config_file) if config_file else {}
+    saved = _content_of(config_file)
     if environment is None and not (saved and saved["environment"]["name"]):
         raise ShoalError("no environment was named; give one such as CartPole-v1, or a config file.")
     named = saved["environment"]["name"] if environment is None else environment
@@ -262,8 +268,9 @@ def decide(
     )
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
+    run = run.with_total_steps(is_given="total_steps" in run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
-    with report_wrong_types(f"config file {str(config_file)!r}"):
+    with report_wrong_types(_name_of(config_file)):
         if variants is None:
             variants = [Variant(**x) for x in saved.get("variants", ())]
         if evolution is None:
@@ -344,7 +351,12 @@ def _check_discount(environment: Environment, config: Any) -> None:
     """Raise ShoalError if an environment shapes its rewards with another discount than the algorithm's."""
     discount = getattr(unwrapped(environment), "shaping_discount", None)
     gamma = settings.flat(config).get("gamma")
-    if discount is None or gamma is None or np.allclose(discount, gamma, rtol=0, atol=1e-6):
+    if (
+        discount is None
+        or gamma is None
+        or struct.is_traced(discount, gamma)
+        or np.allclose(discount, gamma, rtol=0, atol=1e-6)
+    ):
         return
     raise ShoalError(
         f"gamma={float(np.ravel(gamma)[0]):g} differs from {float(np.ravel(discount)[0]):g}, the `gamma` of the "
@@ -395,7 +407,7 @@ def defaults(
     environment: str = "",
     *,
     algorithm: str | Any = "",
-    config_file: str | Path | None = None,
+    config_file: str | Path | Mapping[str, Any] | None = None,
     environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
     choices: Mapping[str, Any] | None = None,
@@ -417,7 +429,7 @@ def defaults(
     Raises:
       ShoalError: an unknown name, with the nearest one.
     """
-    saved = read_config(config_file) if config_file else {}
+    saved = _content_of(config_file)
     saved_algorithm = dict(saved.get("algorithm", {}))
     saved_name = saved_algorithm.pop("name", "ppo")
     config: Any = algorithm if settings.is_nested(algorithm) else None
@@ -427,7 +439,7 @@ def defaults(
         algorithm = import_name(algorithm)
     algorithm = algorithm or saved_name
     is_given = config is not None
-    with report_wrong_types(f"config file {str(config_file)!r}") if saved else contextlib.nullcontext():
+    with report_wrong_types(_name_of(config_file)) if saved else contextlib.nullcontext():
         config = config or catalogue.config_class(algorithm)()
     values: dict[str, Any] = {}
     if saved:
@@ -442,6 +454,7 @@ def defaults(
     run_settings, algorithm_settings = split_settings(config, values)
     config = settings.with_settings(config, **algorithm_settings)
     run = dataclasses.replace(RunConfig(), **run_settings)
+    run = run.with_total_steps(is_given="total_steps" in run_settings)
     if saved:  # values of a wrong type would otherwise be the defaults of a command's flags
         settings.check_fields(run)
         settings.check_fields(config)
@@ -515,7 +528,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """
     path = arguments.path("config", path)
     path = path / "config.json" if path.is_dir() else path
-    what = f"config file {str(path)!r}"
+    what = _name_of(path)
     saved = _read_toml(path, what) if path.suffix == ".toml" else read_json(path, what)
     for name in ("environment", "algorithm"):
         if isinstance(saved.get(name), str):
@@ -549,6 +562,18 @@ def read_config(path: str | Path) -> dict[str, Any]:
             if name not in known:
                 raise ShoalError(f"{what} has {name!r}, which no config has{nearest(name, known)}")
     return saved
+
+
+def _content_of(config_file: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what a config file holds, or what was read of one; an empty mapping for None."""
+    if isinstance(config_file, Mapping):
+        return config_file
+    return read_config(config_file) if config_file else {}
+
+
+def _name_of(config_file: Any) -> str:
+    """Return the name of a config file, or of the content of one, for a message."""
+    return "the config" if isinstance(config_file, Mapping) else f"config file {str(config_file)!r}"
 
 
 def _read_toml(path: Path, what: str) -> dict[str, Any]:

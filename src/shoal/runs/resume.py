@@ -13,7 +13,7 @@ from shoal.config import settings, struct
 from shoal.disk import checkpoint_record
 from shoal.disk.checkpoints import Checkpoints, Info, MisfitError
 from shoal.disk.directory import CONFIG, POLICIES, SUMMARY, RunDirectory, parameters_sha256
-from shoal.disk.json_files import report_wrong_types, to_jsonable, write_json
+from shoal.disk.json_files import report_wrong_types, to_jsonable, write_json, write_text
 from shoal.disk.metrics_file import METRICS, Mark, find_damage
 from shoal.engine.history import History
 from shoal.engine.nonfinite import failed_members
@@ -133,6 +133,28 @@ def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | 
         )
 
 
+def checkpoint_of(directory: RunDirectory, which: str) -> int:
+    """Return the environment steps of the checkpoint of a run that is named by them, or as "best" or "last".
+
+    Raises:
+      ShoalError: there is none.
+    """
+    return checkpoint_record.choose_checkpoint(Checkpoints(directory.path), which)
+
+
+def check_steps_left(directory: RunDirectory, run: RunConfig, steps: int) -> None:
+    """Require that a run which goes on from a checkpoint of another one has an update to make.
+
+    Raises:
+      ShoalError: it has none.
+    """
+    if run.total_updates * run.steps_per_update <= steps:
+        raise ShoalError(
+            f"total_steps={run.total_steps} leaves nothing to train after the checkpoint at {steps:,} environment "
+            f"steps of run {str(directory.path)!r}; give more than {steps}."
+        )
+
+
 def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Experiment) -> dict[str, list]:
     """Return the settings that a resumed run changes, by name, as [old, new].
 
@@ -184,6 +206,17 @@ def _changeable(experiment: Experiment) -> set[str]:
     return {*CHANGEABLE, *(name for name, setting in own.items() if setting.is_data)}
 
 
+def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """Return a run's `config.json` with the settings with which the run went on from a checkpoint."""
+    history = saved.get("history", [])
+    config = {**saved, "history": [entry for entry in history if entry["step"] <= steps]}
+    for entry in reversed(history[len(config["history"]) :]):
+        for name, (old, _) in entry["changes"].items():
+            part = "run" if name in config["run"] else "algorithm"
+            config[part] = {**config[part], name: old}
+    return config
+
+
 def save_changes(
     directory: RunDirectory,
     experiment: Experiment,
@@ -199,12 +232,13 @@ def save_changes(
 
 @dataclasses.dataclass
 class Restoration:
-    """The newest checkpoint of a run that is sound and fits; damaged ones are set aside.
+    """The newest checkpoint of a run that is sound and fits, damaged ones being set aside; or one that is named.
 
     Attributes:
-      directory: of the run.
+      directory: of the run; nothing in it changes where a checkpoint is named.
       identity: see `identity_of`.
       note: receives a line about each checkpoint that cannot be used.
+      named: the steps of the checkpoint that another run goes on from; None takes the newest.
       steps: of the checkpoint that was chosen; -1 before.
       leaves: its arrays.
       record: its record.
@@ -214,6 +248,7 @@ class Restoration:
     directory: RunDirectory
     identity: Mapping[str, Any]
     note: Callable[[str], None]
+    named: int | None = None
     steps: int = -1
     leaves: dict[str, Any] = dataclasses.field(default_factory=dict)
     record: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -231,7 +266,7 @@ class Restoration:
         path = self.directory.path / METRICS
         content = path.read_bytes() if path.is_file() else b""
         found = list[Info]()  # those that cannot be used, the newest first
-        for steps in reversed(checkpoints.steps()):
+        for steps in reversed(checkpoints.steps()) if self.named is None else [self.named]:
             info = checkpoints.info(steps)
             if not info.problem:
                 info = dataclasses.replace(info, problem=self._load(checkpoints, info, shapes, content))
@@ -242,6 +277,11 @@ class Restoration:
             if info.is_newer:
                 raise self._misfit(steps, info.problem)
             found.append(info)
+        if self.named is not None:
+            raise ShoalError(
+                f"the checkpoint at {self.named} of run {str(self.directory.path)!r} cannot be used: "
+                f"{found[0].problem}; name another one, which `shoal checkpoints {self.directory.path}` lists."
+            )
         self._set_aside(checkpoints, found)
         reasons = "; ".join(f"at {info.steps}, {info.problem}" for info in found)
         raise ShoalError(
@@ -299,7 +339,14 @@ class Restoration:
     @property
     def source(self) -> str:
         """The name of the state from which the run continues, for a message."""
-        return "the checkpoint"
+        return (
+            "the checkpoint" if self.named is None else f"the checkpoint of run {str(self.directory.path)!r}"
+        )
+
+    def begin(self, directory: RunDirectory) -> None:
+        """Write the rows up to the checkpoint into the directory of a run that resumes another one."""
+        if self.named is not None:
+            write_text(directory.path / METRICS, self._rows.decode())
 
     @property
     def machine(self) -> Mapping[str, Any]:
@@ -336,6 +383,9 @@ class Finished(NamedTuple):
     def machine(self) -> Mapping[str, Any] | None:
         """None: the run goes on where it was."""
         return None
+
+    def begin(self, directory: RunDirectory) -> None:
+        """Do nothing: the rows are where they are continued."""
 
     def choose(self, shapes: Run) -> None:
         """Do nothing; what may change leaves all shapes as they are."""

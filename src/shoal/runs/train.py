@@ -103,7 +103,8 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         run = dataclasses.replace(
             loaded.run, score=experiment.run.score, eval_metrics=experiment.run.eval_metrics
         )
-        loaded = dataclasses.replace(experiment, run=run, config=loaded.config)
+        source = saved.get("resumed_from", {})
+        loaded = dataclasses.replace(experiment, run=run, config=loaded.config, resumed_from=source)
         if resume.is_finished(directory, loaded.run):
             return finished_run(directory, loaded)
         return _run(loaded, stop, call, directory)
@@ -117,8 +118,9 @@ def resume_run(
     overrides: Mapping[str, Any],
     call: Call,
     finished: Finished | None = None,
+    from_step: str = "",
 ) -> TrainedRun:
-    """Go on with a run from its newest sound checkpoint.
+    """Go on with a run from its newest sound checkpoint, or from another one as a new run.
 
     Args:
       path: its directory.
@@ -127,22 +129,47 @@ def resume_run(
       overrides: the settings that change.
       call: how it was called for.
       finished: the same run in memory, for one without checkpoints.
+      from_step: the environment steps of a checkpoint, "best" or "last", from which a new run goes on in a directory of
+        its own, `run_dir` of the overrides; "" resumes the run itself.
     Raises:
-      ShoalError: there is no such run, it is finished, it has made more steps than it is to have, or a setting cannot
-        change.
+      ShoalError: there is no such run or checkpoint, the run is finished, it has made more steps than it is to have, or
+        a setting cannot change.
     """
     with signals.handle() as stop:
         stop.phase(signals.Phase.STARTING)
         directory = RunDirectory.open(path)
+        saved, source = experiments.read_config(directory.path), dict[str, Any]()
+        if from_step:
+            steps = resume.checkpoint_of(directory, from_step)
+            saved, source = resume.as_of(saved, steps), {"run": str(directory.path), "step": steps}
+        elif overrides.get("run_dir"):
+            raise ShoalError(
+                f"run_dir={overrides['run_dir']!r} has no effect on a run that goes on in its own directory; give a "
+                "checkpoint from which a new run goes on too (from_step)."
+            )
+        run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
         experiment = experiments.decide(
-            environment, config_file=directory.path, overrides={**overrides, "run_dir": str(directory.path)}
+            environment,
+            config_file=saved if from_step else directory.path,
+            overrides={**overrides, "run_dir": run_dir},
         )
         experiment.run.validate()
-        changes = resume.changes(directory, experiments.read_config(directory.path), experiment)
-        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, **functions))
+        changes = resume.changes(directory, saved, experiment)
+        experiment = dataclasses.replace(
+            experiment,
+            run=dataclasses.replace(experiment.run, **functions),
+            started_from=saved.get("from", ""),
+            from_step=saved.get("from_step", ""),
+            resumed_from=source or saved.get("resumed_from", {}),
+        )
+        if from_step:
+            resume.check_steps_left(directory, experiment.run, steps)
+            return _run(experiment, stop, call, changes=changes, before=saved)
         resume.check_budget(directory, experiment.run, finished)
         reason = resume.stopped(directory)
-        if resume.is_finished(directory, experiment.run) and not (reason and "total_steps" in overrides):
+        if resume.is_finished(directory, experiment.run) and not (
+            reason and {"total_steps", "num_updates"} & overrides.keys()
+        ):
             steps = directory.load_summary()["steps_per_seed"]
             raise ShoalError(
                 f"run {str(directory.path)!r} is finished, with {steps:,} environment steps"
@@ -158,6 +185,7 @@ def _run(
     directory: RunDirectory | None = None,
     changes: Mapping[str, list] = MappingProxyType({}),
     finished: Finished | None = None,
+    before: Mapping[str, Any] = MappingProxyType({}),
 ) -> TrainedRun:
     """Plan, compile, train and save a run.
 
@@ -169,16 +197,19 @@ def _run(
         nothing behind.
       changes: the settings that a run that goes on changes, as [old, new].
       finished: see `resume_run`.
+      before: the `config.json` of the run whose checkpoint a new one goes on from.
     """
+    origin: Origin | None
     with contextlib.ExitStack() as held:
         if directory is None:
-            plan, origin = plan_run(experiment, call), None
-            compiled = compile_run(plan)
+            plan = plan_run(experiment, call, changes=changes)
+            origin = _source(plan)
+            compiled = compile_run(plan, origin)
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
                 experiment.environment_name,
                 directory_words(experiment),
-                plan.config,
+                {**plan.config, **{name: before[name] for name in ("asked", "history") if name in before}},
             )
             held.enter_context(Lock(directory.path))
         else:
@@ -186,10 +217,11 @@ def _run(
             plan = plan_run(experiment, call, is_new=False, changes=changes)
             origin = _origin(plan, directory, finished, call)
             compiled = compile_run(plan, origin)
-            if origin is not None:
-                _note_resumption(plan, origin, changes, call)
-                if changes:
-                    resume.save_changes(directory, plan.experiment, changes, origin.steps)
+        if origin is not None:
+            _note_resumption(plan, origin, changes, call)
+            origin.begin(directory)
+            if changes:
+                resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
         output = held.enter_context(_writing(plan, compiled, directory, origin, history, stop, call))
         output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
@@ -210,7 +242,8 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     run, count = experiment.run, experiment.num_members
     if call.own_process and machine.is_worth_one_thread(run.devices, count, run.num_envs, run.num_steps):
         machine.prepare(one_thread=True)
-    if not is_new and run.devices > (available := len(devices_of(0))):
+    goes_on = not is_new or experiment.resumed_from
+    if goes_on and run.devices > (available := len(devices_of(0))):
         call.note(f"devices={run.devices} of the run are more than there are; it goes on with {available}.")
         run = dataclasses.replace(run, devices=available)
     asked = experiment
@@ -252,7 +285,13 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
         start["initialise"] = inherit_from(experiment, plan.settings)
     if plan.is_new:
         RunDirectory.check(path)
-        start["check"] = lambda shapes: RunDirectory.check(path, policy_files.check_storable(shapes))
+
+        def check(shapes: Run) -> None:
+            RunDirectory.check(path, policy_files.check_storable(shapes))
+            if origin is not None:
+                origin.choose(shapes)
+
+        start["check"] = check
     with memory_limits.report_out_of_memory():
         return compiled_trainer.compile_run(
             compiled_trainer.member_keys(members),
@@ -325,6 +364,7 @@ def save_run(
         trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
         supervisor.begins("saving")
     summary = summarise(experiment, trained, call.import_seconds)
+    summary |= {"resumed_from": dict(experiment.resumed_from)} if experiment.resumed_from else {}
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained, history)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
@@ -392,6 +432,14 @@ def _writing(
             raise
 
 
+def _source(plan: Plan) -> Restoration | None:
+    """Return the checkpoint of another run that a run goes on from; None for a run of its own."""
+    source = plan.experiment.resumed_from
+    if not source:
+        return None
+    return Restoration(RunDirectory.open(source["run"]), plan.identity, signals.say, source["step"])
+
+
 def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call: Call) -> Origin | None:
     """Return the saved state that a run goes on from; None where it has none yet, and starts again.
 
@@ -414,8 +462,9 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
             f"run directory {str(directory.path)!r} has no checkpoint but damaged ones ({', '.join(damaged)}); "
             "it is not started over, since that would lose what it has; name a new directory."
         )
-    call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
-    return None
+    if (source := _source(plan)) is None:
+        call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
+    return source
 
 
 def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: Call) -> None:

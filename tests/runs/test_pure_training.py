@@ -1,0 +1,208 @@
+"""A pure training function learns what `shoal.train` learns, and is compiled and mapped as any function of JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from broken_worlds import Breaks
+from tiny_bandit import BanditConfig
+
+import shoal
+from shoal.algos.ppo import PPOConfig
+from shoal.config.settings import with_settings
+from shoal.disk.directory import RunDirectory
+from shoal.envs.probes import ActionReward
+from shoal.runs import pure_training
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+SMALL = {"num_envs": 4, "num_steps": 8, "eval_episodes": 4, "eval_max_steps": 30}
+PPO = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 2, "lr_schedule": "linear"}
+CARTPOLE = with_settings(PPOConfig(), **PPO, norm_obs=True)
+KEY = jax.random.key(3)
+
+
+def trained(path, environment, config, **settings):
+    """One seed, with a row of metrics for each update."""
+    return shoal.train(
+        environment,
+        algorithm=config,
+        **{"seeds": 1, "seed": 3, "devices": 1, "progress": False, "run_dir": path, "log_every": 32},
+        **SMALL | settings,
+    )
+
+
+def assert_equal(tree, expected):
+    jax.tree.map(np.testing.assert_array_equal, tree, expected)
+
+
+def assert_close(tree, expected):
+    """Equal but for the rounding of a batch of matrix products, over four updates."""
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), tree, expected)
+
+
+def member(tree, k):
+    return jax.tree.map(lambda x: x[k], tree)
+
+
+CASES = {
+    "cartpole": ("CartPole-v1", CARTPOLE),
+    "recurrent": ("CartPole-v1", with_settings(CARTPOLE, core="gru", core_size=8, chunk_length=4)),
+    "several agents": ("mpe/Spread-v0", with_settings(PPOConfig(), **PPO)),
+    "own algorithm": (ActionReward(), BanditConfig()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("num_evals", [0, 3])
+@pytest.mark.quick(*(f"{num_evals}-{name}" for num_evals, name in [(3, x) for x in CASES]))
+def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals):
+    """The learner, metrics and evaluations; within a caller's program too, where numbers are constants."""
+    environment, config = CASES[name]
+    run = trained(tmp_path, environment, config, num_updates=7, num_evals=3)
+    train = shoal.make_train(environment, config, **SMALL, num_updates=7, num_evals=num_evals)
+    learner, metrics = train(KEY)
+    assert_equal(learner, member(run.learner, 0))
+    if name in ("cartpole", "own algorithm"):
+        assert_equal(jax.jit(train)(KEY)[0], learner)
+    evaluations = metrics.pop("evaluations", None)
+    rows = [row for row in RunDirectory.open(tmp_path).load_metrics() if row["kind"] == "train"]
+    assert {x.shape for x in metrics.values()} == {(7,)}
+    for metric, values in metrics.items():
+        expected = [np.nan if row[metric] is None else row[metric] for row in rows]
+        np.testing.assert_array_equal(values, np.float32(expected), err_msg=metric)
+    assert (evaluations is None) == (num_evals == 0)
+    if evaluations is not None:
+        assert [steps for steps, _ in run.evaluations] == [
+            32 * n for n in evaluations.pop("updates").tolist()
+        ]
+        for metric, values in evaluations.items():
+            np.testing.assert_array_equal(values, [float(x[metric][0]) for _, x in run.evaluations])
+
+
+def test_without_a_config_the_preset_is_taken_and_its_policy_acts(tmp_path):
+    run = trained(tmp_path, "CartPole-v1", "", num_updates=2, num_minibatches=2)
+    train = shoal.make_train("CartPole-v1", **SMALL, total_steps=70, num_minibatches=2)
+    learner, _ = jax.jit(train)(KEY)
+    assert train.config.optimization.learning_rate == np.float32(1e-3)
+    policy, expected = train.policy(learner), run.policy("last")
+    assert_equal(policy.parameters, expected.parameters)
+    observations = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
+    assert_equal(policy((), observations), expected((), observations))
+
+
+def test_keys_are_mapped_and_nothing_is_written(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    train = shoal.make_train("CartPole-v1", CARTPOLE, **SMALL, num_updates=4, num_evals=2)
+    learners, metrics = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))
+    assert metrics["entropy"].shape == (3, 4)
+    assert metrics["evaluations"]["return_mean"].shape == (3, 3)
+    for k, key in enumerate(jax.random.split(KEY, 3)):
+        assert_close(member(learners, k), train(key)[0])
+    assert not np.array_equal(metrics["entropy"][0], metrics["entropy"][1])
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_configs_are_mapped():
+    """Single floats, and all of them; each member is its own run."""
+
+    def train(config, key):
+        return shoal.make_train("CartPole-v1", config, **SMALL, num_updates=4)(key)[0].shared.network
+
+    rates = jnp.float32([1e-4, 1e-3, 1e-2])
+    by_rate = jax.vmap(lambda rate: train(with_settings(CARTPOLE, learning_rate=rate), KEY))(rates)
+    configs = [with_settings(CARTPOLE, learning_rate=float(rate), gamma=0.9) for rate in rates]
+    whole = [config.resolved() for config in configs]
+    stacked = jax.tree.map(lambda *xs: jnp.float32(xs), *whole)
+    by_config = jax.vmap(train, in_axes=(0, None))(stacked, KEY)
+    for k, rate in enumerate(rates):
+        assert_close(member(by_rate, k), train(with_settings(CARTPOLE, learning_rate=rate), KEY))
+        assert_close(member(by_config, k), train(configs[k], KEY))
+    assert not np.allclose(jax.tree.leaves(by_rate)[0][0], jax.tree.leaves(by_rate)[0][1])
+
+
+def test_equal_shapes_compile_once():
+    """Of one function, and of two that are made alike."""
+    settings = {**SMALL, "num_updates": 2}
+    before = pure_training._train._cache_size()
+    for step_size in (0.5, 0.25):
+        train = shoal.make_train(ActionReward(), BanditConfig(step_size=step_size), **settings)
+        for seed in (0, 1):
+            train(jax.random.key(seed))
+    assert pure_training._train._cache_size() == before + 1
+    compiled = jax.jit(train)
+    first, second = compiled(jax.random.key(0)), compiled(jax.random.key(1))
+    assert compiled._cache_size() == 1
+    assert not np.array_equal(first[0].shared.actions, second[0].shared.actions)
+
+
+def test_a_seed_at_fault_makes_no_further_update():
+    train = shoal.make_train(Breaks(reward=1.0, within=1500.0), BanditConfig(), **SMALL, num_updates=20)
+    keys = jax.random.split(KEY, 4)
+    _, metrics = jax.jit(jax.vmap(train))(keys)
+    ended = np.isnan(metrics["episodes"])
+    assert ended.any()
+    assert not ended.all()
+    assert (np.sort(ended, axis=1) == ended).all()  # none goes on
+
+
+@pytest.mark.parametrize(
+    ("environment", "config", "settings", "sentence"),
+    [
+        ("CartPole", None, {}, "did you mean 'CartPole-v1'"),
+        ("CartPole-v1", None, {"gama": 0.9}, "there is no setting 'gama'; did you mean 'gamma'"),
+        (
+            "CartPole-v1",
+            PPOConfig(),
+            {"seeds": 3},
+            "seeds=3 has no effect in make_train, which trains one seed on",
+        ),
+        ("CartPole-v1", None, {"run_dir": "x"}, "run_dir='x' has no effect in make_train"),
+        ("CartPole-v1", None, {"num_minibatches": 7}, "num_minibatches=7 does not divide"),
+        ("CartPole-v1", with_settings(PPOConfig(), gamma=2.0), {}, "gamma=2 is out of bounds"),
+        ("CartPole-v1", PPOConfig, {"total_steps": 1}, "total_steps=1 is less than one rollout"),
+        ("CartPole-v1", 3, {}, "algorithm=3"),
+    ],
+)
+def test_what_cannot_work_is_refused_where_the_function_is_made(environment, config, settings, sentence):
+    with pytest.raises(shoal.ShoalError, match=sentence):
+        shoal.make_train(environment, config, **settings)
+
+
+def test_what_is_no_key_is_refused():
+    train = shoal.make_train(ActionReward(), BanditConfig(), **SMALL, num_updates=2)
+    with pytest.raises(shoal.ShoalError, match="key=0 is no key of random numbers"):
+        train(0)
+
+
+def test_settings_that_are_not_traced_are_checked_beside_traced_ones():
+    def made(rate):
+        config = with_settings(PPOConfig(), learning_rate=rate, gamma=2.0)
+        return shoal.make_train("CartPole-v1", config)(KEY)[0]
+
+    with pytest.raises(shoal.ShoalError, match="gamma=2 is out of bounds"):
+        jax.eval_shape(made, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"advantage": "vtrace", "recompute": "epoch", "norm_value": "running"},
+        {"norm_value": "popart", "surrogate": "penalty"},
+        {"core": "lstm"},
+    ],
+)
+def test_any_float_may_be_traced(settings):
+    """Also those that are compared with others, or turn a part on: a KL stop is then a part of the program."""
+    config = with_settings(PPOConfig(), **settings)
+
+    def made(config):
+        train = shoal.make_train("CartPole-v1", config, **SMALL, num_minibatches=2, num_updates=2)
+        assert train.config.kl_stop
+        return train(KEY)[0]
+
+    filled = config.with_critic_defaults()
+    for given in (config, filled):
+        assert jax.eval_shape(made, jax.tree.map(jnp.float32, given)) is not None
