@@ -9,6 +9,7 @@ from matplotlib.image import imread
 from scipy import stats
 
 from shoal.base.errors import ShoalError
+from shoal.engine.run_config import RunConfig
 from shoal.search import search_report, sweep_plots
 from shoal.search.ranking import Importance, MemberResult, rank
 from shoal.search.space import from_tables, label_of
@@ -135,7 +136,7 @@ def drawn(shown, tmp_path, monkeypatch):
     monkeypatch.setattr(search_report.Report, "_write_winner", lambda *_: ("", ""))
     monkeypatch.setattr(search_report.Report, "_run_of", lambda *_: "")
     monkeypatch.setattr(figures, "save", lambda figure, path: saved.update({path.name: figure}))
-    base = SimpleNamespace(environment_name="CartPole-v1", algorithm="ppo")
+    base = SimpleNamespace(environment_name="CartPole-v1", algorithm="ppo", run=RunConfig())
     report = search_report.Report(SimpleNamespace(path=tmp_path), SEARCH, base, "absolute")
     summary = report.finish(members, [run], [])
     with open(tmp_path / "members.csv", newline="") as file:

@@ -23,6 +23,7 @@ from shoal.runs import compiled_trainer
 from shoal.runs import plan as experiments
 from shoal.types import Array, Clock, Environment, Learner, spec_of
 from shoal.xla import machine
+from shoal.xla.barriers import materialise
 from shoal.xla.jax_settings import require_usable
 
 # The settings of a run that have an effect where nothing is written.
@@ -84,7 +85,7 @@ def _train(
     points: tuple[int, ...],
 ) -> tuple[Learner, dict[str, Any]]:
     # Numbers that the caller's program has as constants stay data here, since divisions by a constant round otherwise.
-    environment, config, total_updates = jax.lax.optimization_barrier((environment, config, total_updates))
+    environment, config, total_updates = materialise((environment, config, total_updates))
     run = start_training(key, environment, config, total_updates, settings)
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, run)[1]) if points else {}
 
