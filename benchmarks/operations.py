@@ -141,14 +141,14 @@ class Pool:
         Raises:
           KeyError: no argument of that name is known.
         """
-        numbers = {"clip_coef": 0.2, "n": rows}
+        numbers = {"clip_coef": 0.2, "n": rows, "sigma": 0.5}
         if name in numbers:
             return numbers[name]
         makers: dict[str, Callable] = {
             **dict.fromkeys(("q_tm1", "q_t", "selector_t", "policy_q_tm1"), self.over(self.normal, ACTIONS)),
             **dict.fromkeys(("quantiles_tm1", "quantiles_t"), self.over(self.normal, ACTIONS, ATOMS)),
             **dict.fromkeys(("logits_tm1", "logits_t"), self.over(self.normal, ACTIONS, ATOMS)),
-            **dict.fromkeys(("quantiles", "samples"), self.over(self.normal, ATOMS)),
+            **dict.fromkeys(("quantiles", "samples", "logits"), self.over(self.normal, ATOMS)),
             **dict.fromkeys(("kl", "kl_coef", "w", "entropy"), self.positive),
             **dict.fromkeys(REAL, self.normal),
             "a_tm1": self.action,

@@ -117,7 +117,8 @@ def rows(run_path):
 
 
 def checkpoint_steps(run_path):
-    return sorted(int(name) for name in names_in(run_path / "checkpoints") if name.isdigit())
+    names = names_in(run_path / "checkpoints")
+    return sorted(int(name.partition(".")[0]) for name in names if re.fullmatch(r"\d+\.safetensors", name))
 
 
 def is_training(command, since=-1):

@@ -271,6 +271,7 @@ def test_as_many_things_as_there_are_free_cells_are_placed():
 def test_the_code_of_the_page_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = [block for block in blocks if "small-1m" not in block]  # of a file that must be downloaded
     assert len(blocks) == 6
     goals = re.search(r"--goals ([a-z_ ]+)", PAGE.read_text()).group(1).split()
     drawn = dataclasses.replace(PUBLISHED["trivial"], goals=tuple(goals))

@@ -1,7 +1,11 @@
 """What tells runs apart: the settings that are not those of the preset."""
 
-import pytest
+import dataclasses
 
+import pytest
+from tiny_bandit import BanditConfig
+
+from shoal.config.struct import struct
 from shoal.runs.differences import differences, directory_words
 from shoal.runs.plan import decide
 
@@ -52,3 +56,17 @@ def test_a_name_of_many_settings_is_short():
     experiment = decide("CartPole-v1", overrides=overrides)
     assert differences(experiment).keys() == overrides.keys()
     assert len(directory_words(experiment)) < 70
+
+
+def test_an_algorithm_that_cannot_be_imported_or_made_without_arguments_does_no_harm():
+    @struct
+    class Local(BanditConfig):
+        needed: int = 3
+
+    @struct
+    class Wanting:
+        needed: int
+
+    experiment = decide("CartPole-v1", algorithm=Local(step_size=0.25), overrides={})
+    assert differences(experiment) == {"step_size": 0.25}
+    assert differences(dataclasses.replace(experiment, config=Wanting(needed=1))) == {}

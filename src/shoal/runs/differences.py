@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+from shoal.algos import catalogue
 from shoal.base.errors import ShoalError
 from shoal.config import settings
 from shoal.envs import registry
@@ -35,7 +36,15 @@ def differences(experiment: Experiment) -> dict[str, Any]:
     if experiment.variants:
         return {}
     name, given = experiment.environment_name, experiment.environment_parameters
-    _, run, config = defaults(name, algorithm=experiment.algorithm, environment_parameters=given)
+    algorithm: Any = experiment.algorithm
+    if not catalogue.is_builtin(
+        algorithm
+    ):  # a class that need not be one that can be imported, or made without words
+        try:
+            algorithm = type(experiment.config)()
+        except TypeError:
+            return {}
+    _, run, config = defaults(name, algorithm=algorithm, environment_parameters=given)
     expected = settings.flat(config) | settings.flat(run)
     is_resolved = experiment.unresolved_config is not None
     own = settings.flat(experiment.unresolved_config if is_resolved else experiment.config)
@@ -47,8 +56,8 @@ def differences(experiment: Experiment) -> dict[str, Any]:
     usual: dict[str, Any] = {}
     with contextlib.suppress(ShoalError):  # of an environment that was given itself there are no defaults
         usual = {parameter: x.default for parameter, x in registry.parameters_of(name).items()}
-    parameters = {parameter: x for parameter, x in given.items() if usual.get(parameter) != x}
-    return found | {x: y for x, y in parameters.items() if isinstance(y, bool | int | float | str)}
+    numbers = {parameter: x for parameter, x in given.items() if isinstance(x, bool | int | float | str)}
+    return found | {parameter: x for parameter, x in numbers.items() if usual.get(parameter) != x}
 
 
 def directory_words(experiment: Experiment) -> str:
