@@ -14,6 +14,7 @@ from shoal import api, envs
 from shoal.algos.policy_gradient import A2CConfig
 from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
+from shoal.base.imports import load_function
 from shoal.config import struct
 from shoal.config.settings import flat, with_settings
 from shoal.disk.directory import RunDirectory
@@ -397,8 +398,8 @@ def test_a_config_without_validate_is_taken_as_it_is():
 
 
 def test_functions_are_given_or_named():
-    assert plan.load_function("score", decide) is decide
-    assert plan.load_function("score", "shoal.runs.plan:decide") is decide
+    assert load_function("score", decide) is decide
+    assert load_function("score", "shoal.runs.plan:decide") is decide
     for value, sentence in (
         (3, "score=3 is not a function."),
         ("nowhere:f", "there is no module 'nowhere'"),
@@ -406,7 +407,7 @@ def test_functions_are_given_or_named():
         ("shoal.runs.plan:decid", "did you mean 'decide'"),
     ):
         with pytest.raises(ShoalError, match=sentence):
-            plan.load_function("score", value)
+            load_function("score", value)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,15 @@ def chosen_function(setting: str, choice: Any, named: Mapping[str, Callable[...,
     if isinstance(choice, str) and ":" not in choice:
         hint = nearest(choice, named)
         raise ShoalError(f"{setting}={choice!r} is none of {', '.join(named)}, nor module:function{hint}.")
+    return load_function(setting, choice)
+
+
+def load_function(setting: str, choice: Any) -> Callable[..., Any]:
+    """Return a user's function, given itself or as `module:function`.
+
+    Raises:
+      ShoalError: it cannot be imported, or called.
+    """
     function = import_object(choice) if isinstance(choice, str) else choice
     if not callable(function):
         raise ShoalError(f"{setting}={choice!r} is not a function.")

@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import write_whole_file
-from shoal.disk.arrays import FLOAT8, SAFETENSORS_DTYPES, from_numpy, is_key
+from shoal.disk.arrays import FLOAT8, SAFETENSORS_DTYPES, STORABLE, from_numpy, is_key
 from shoal.disk.json_files import parse_json, to_jsonable
 
 SUFFIX = ".safetensors"
@@ -182,7 +182,7 @@ def _has_leaves(leaves: Any) -> bool:
     """Report whether a record describes each array, of a dtype that can be stored."""
     return isinstance(leaves, dict) and all(
         isinstance(entry, dict)
-        and entry.get("dtype") in {*SAFETENSORS_DTYPES, *FLOAT8}
+        and entry.get("dtype") in STORABLE
         and isinstance(entry.get("shape"), list)
         and all(isinstance(size, int) and size >= 0 for size in entry["shape"])
         and isinstance(entry.get("key", ""), str)

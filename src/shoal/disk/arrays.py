@@ -20,6 +20,7 @@ FLOAT8 = frozenset(
     f"float8_{kind}"
     for kind in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 )
+STORABLE = FLOAT8.union(SAFETENSORS_DTYPES)
 
 
 def is_key(leaf: Any) -> bool:
@@ -68,7 +69,7 @@ def check_storable(leaves: Mapping[str, Any]) -> None:
             raise ShoalError(f"{name!r} cannot be saved under that name: it is not valid Unicode.") from None
         if is_key(leaf):
             _check_key_storable(name, leaf)
-        elif leaf.dtype.name not in {*SAFETENSORS_DTYPES, *FLOAT8}:
+        elif leaf.dtype.name not in STORABLE:
             raise ShoalError(
                 f"{name!r} cannot be saved: its dtype is {leaf.dtype.name}; use one such as float32 or int32."
             )

@@ -32,9 +32,7 @@ from shoal.show.reports import Reporter
 # Leaves of the config that change while the run trains are saved all the same (`ProgramSettings.changing`).
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
 EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
-FIRST_PAUSE = (
-    2.0  # seconds before the first is written: imports for that would delay the first updates and their row
-)
+FIRST_PAUSE = 2.0  # seconds before the first is written, which would delay the first updates and their row
 REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
 ENDS = "the run ends there, and "  # said of a fault, before what a checkpoint is from
 ACTIVITIES = {

@@ -14,7 +14,7 @@ import inspect
 import os
 import tomllib
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from shoal import envs
 from shoal.algos import catalogue
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors
-from shoal.base.imports import import_name, import_object
+from shoal.base.imports import import_name
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings, struct
 from shoal.config.requirements import check_needs
@@ -593,18 +593,6 @@ def saved_evaluation_parameters(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters by which the environment of a run's evaluations is another one, from its `config.json`."""
     parameters = saved.get("eval_env", {})
     return decode_parameters(saved["environment"]["name"], parameters) if parameters else {}
-
-
-def load_function(setting: str, value: str | Callable) -> Callable:
-    """A user's function, given itself or as `module:function`.
-
-    Raises:
-      ShoalError: it cannot be imported, or called.
-    """
-    function = import_object(value) if isinstance(value, str) else value
-    if not callable(function):
-        raise ShoalError(f"{setting}={value!r} is not a function.")
-    return function
 
 
 def cast_to_declared(value: Any, declared: Any) -> Any:

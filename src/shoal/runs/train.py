@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from shoal.algos import catalogue
 from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
+from shoal.base.imports import load_function
 from shoal.config import arguments
 from shoal.disk import checkpoint_record, policy_files
 from shoal.disk.checkpoints import Checkpoints
@@ -252,8 +253,8 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     run = experiment.run
     first = experiment.solo[0]  # the settings on whose values a program depends are the same for all members
     team.team_return_of(experiment.environment)
-    score = run.score if is_metric_name(run.score) else experiments.load_function("score", run.score)
-    eval_metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
+    score = run.score if is_metric_name(run.score) else load_function("score", run.score)
+    eval_metrics = load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = compiled_trainer.program_settings(run, run.env_groups, score, eval_metrics)
     settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
     pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)

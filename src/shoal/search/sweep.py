@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
+from shoal.base.imports import load_function
 from shoal.config import arguments
 from shoal.config.settings import check_fields
 from shoal.config.struct import parameter
@@ -24,7 +25,6 @@ from shoal.engine.population.members import members_of_config
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.ops import scores
 from shoal.runs import compiled_trainer, memory_limits, placement, resume
-from shoal.runs import plan as experiments
 from shoal.runs.load import load
 from shoal.runs.plan import Experiment
 from shoal.runs.train import Call, is_metric_name, run_experiment
@@ -265,7 +265,7 @@ def check_objective_exists(placed: Experiment, objective: str) -> None:
     if objective == ABSOLUTE:
         return
     run, first = placed.run, placed.solo[0]
-    metrics = experiments.load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
+    metrics = load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
     settings = compiled_trainer.program_settings(run, 1, objective, metrics)
     try:
         compiled_trainer.check_score(first.environment, first.config, settings)
