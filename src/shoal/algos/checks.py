@@ -6,6 +6,7 @@ be right, and the nearest value that works.
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from shoal.algos import part_checks
@@ -132,7 +133,7 @@ def check_observations(config: Any, spec: EnvSpec) -> None:
             raise ShoalError(
                 f"obs_clip_entries={text!r} is not name=bound with a bound above 0, such as 'speed=5'."
             )
-    leaves = struct.named_leaves(zeros(spec.observation_space))
+    leaves = struct.named_leaves(jax.eval_shape(lambda: zeros(spec.observation_space)))
     names = [name for name, x in leaves.items() if np.issubdtype(x.dtype, np.floating)]
     for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clipped)):
         for entry in entries:

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -16,6 +17,7 @@ from shoal.base.errors import ResumableError, SavingError, ShoalError, UserCodeE
 from shoal.base.user_errors import describe_error, is_callback_error, user_code_error
 from shoal.cli import output
 
+GARBAGE_THRESHOLD = 100_000  # new objects; imports and traces make millions that stay, and 700 costs a tenth
 STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
 
 # One module per command, imported when it is called; each has `main(arguments) -> exit status`.
@@ -73,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if own_process:
         output.protect_streams()
+        gc.set_threshold(GARBAGE_THRESHOLD)
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     saves = own_process and arguments and arguments[0] in SAVING_COMMANDS

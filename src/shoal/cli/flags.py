@@ -55,9 +55,8 @@ def parse_values(
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:
-            options = settings.options_of(fields[name].declared)
-            takes_several = any(typing.get_origin(x) is tuple for x in options)
-            parser.add_argument(flag, dest=name, action="append", nargs="*" if takes_several else "?")
+            origins = list(map(typing.get_origin, settings.options_of(fields[name].declared)))
+            parser.add_argument(flag, dest=name, action="append", nargs="*" if tuple in origins else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
     values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}

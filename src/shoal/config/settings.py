@@ -13,6 +13,7 @@ with other settings, in its place.
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import numbers
@@ -21,6 +22,8 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import struct
@@ -375,11 +378,13 @@ def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
     return tuple(schema)
 
 
+@functools.cache
 def _may_nest(declared: Any) -> bool:
     options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
     return any(x not in (*_KINDS, types.NoneType) for x in options)
 
 
+@functools.cache
 def options_of(declared: Any) -> tuple[Any, ...]:
     """Return the types that a declared one is made of, such as int and None of `int | None`."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
@@ -431,7 +436,7 @@ def check_fields(config: Any) -> None:
     """Require that every setting holds a value of its declared type, within its bounds; traced values are not read."""
     for name, setting in settings_of(config).items():
         value, declared = setting.value, setting.declared
-        if struct.is_traced(value):
+        if isinstance(value, jax.core.Tracer):
             continue
         if setting.choice:
             if declared is not str:  # no struct, whose name is a text

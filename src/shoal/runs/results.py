@@ -168,7 +168,7 @@ def summarise(
         steps_per_seed=steps,
         final=final,
         absolute=absolute,
-        steps_per_second=float(np.sum(trained.population.updates))
+        steps_per_second=float(np.sum(np.asarray(trained.population.updates)))
         * run.steps_per_update
         / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
         seconds={"import": import_seconds, **seconds._asdict()},

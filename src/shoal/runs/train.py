@@ -34,7 +34,7 @@ from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment
 from shoal.runs.results import TrainedRun, finished_run, summarise
 from shoal.runs.resume import Finished, Restoration
-from shoal.show import reports
+from shoal.show import figures, reports
 from shoal.types import Environment
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
@@ -201,6 +201,8 @@ def _run(
       before: the `config.json` of the run whose checkpoint a new one goes on from.
     """
     origin: Origin | None
+    if call.own_process:
+        figures.import_early()
     with contextlib.ExitStack() as held:
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
@@ -259,7 +261,8 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
     pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)
     layout = member_layout.lay_out(devices, count, run.env_groups, run.seed_batching)
-    check_memory(experiment, settings, layout)
+    shapes = compiled_trainer.planned_shapes(first.environment, first.config, count, settings, layout)
+    check_memory(experiment, settings, layout, shapes)
     if not catalogue.is_builtin(experiment.algorithm):
         compiled_trainer.check_algorithm(first.environment, first.config, settings)
         if settings.groups > 1:

@@ -122,7 +122,7 @@ class Reporter:
         steps = updates * self.run.steps_per_update
         returns = metrics["episode_return"]
         returns = returns[np.isfinite(returns)]
-        shown = {"return": float(np.mean(returns))} if returns.size else {}
+        shown = {"training return (sampled actions)": float(np.mean(returns))} if returns.size else {}
         self.progress.update(steps, steps_per_second, **shown)
         return self.listeners.tell("on_training", steps, _copies(numbers))
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from shoal.base.errors import ShoalError, nearest
@@ -184,7 +185,7 @@ def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
         depends on the step size.
     """
     optimizer_named(name, texts, 0.1, numbers)
-    parameters = (jnp.zeros((2, 3)), jnp.zeros(3))
+    parameters = (np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
 
     def step(rate: Array) -> tuple[PyTree, PyTree]:
         optimizer = optimizer_named(name, texts, rate, numbers)
