@@ -13,9 +13,7 @@ from shoal.base.user_errors import describe_error
 MOVES = "Shoal moves numbers between the host and its devices without asking for each"
 REFUSED: dict[str, Mapping[Any, str]] = {
     "eager_constant_folding": {True: "Shoal names axes of programs, with which JAX does not fold constants"},
-    "jax_compilation_cache_check_contents": {
-        True: "Shoal keeps programs, whose bytes differ each time they are compiled"
-    },
+    "jax_compilation_cache_check_contents": {True: "Shoal compiles programs whose bytes vary"},
     "jax_default_prng_impl": dict.fromkeys(
         ("philox2x32", "philox4x32"), "Shoal has programs that XLA does not compile with these keys"
     ),
