@@ -286,6 +286,7 @@ def test_a_preset_of_ones_own_is_of_any_environment(tmp_path):
         ("[run]\nseeds = 3", "lacks environment, algorithm or run"),
         ("ppo = 3", "lacks environment, algorithm or run"),
         ("environment = 3\n[ppo]", "has environment=3, which is not an object"),
+        ("environment = 'CartPole-v1'\neval_env = 3\n[ppo]", "has eval_env=3, which is not an object"),
     ],
 )
 def test_a_mistake_in_a_toml_file_is_one_sentence(tmp_path, text, sentence):

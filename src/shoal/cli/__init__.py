@@ -82,7 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with signals.handle(command_line=True) if saves else contextlib.nullcontext():  # before any heavy import
         try:
             command, words = _command(arguments)
-            status = command(words)
+            try:
+                status = command(words)
+            except SystemExit as end:  # after the page of --help
+                if end.code or not own_process:
+                    raise
+                status = 0
             output.require_printed()
             if own_process and any(thread.name == CHECK_THREAD for thread in threading.enumerate()):
                 atexit.register(_exit_immediately, status)  # it still compiles, and would abort the process
@@ -99,9 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader has closed the pipe, and the process is not only Shoal's
             output.drop(sys.stdout.fileno())
             return 0
-        except SystemExit as end:  # after the page of --help
-            return _report(end, own_process) if end.code or not own_process else 0
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _report(error, own_process)
 
 

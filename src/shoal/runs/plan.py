@@ -548,8 +548,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
             f"{what} was made by {made_by} version of Shoal (schema={schema}, and this one reads {SCHEMA}); "
             "use the version that made it."
         )
-    for name in PARTS:
-        if not isinstance(saved[name], dict):
+    for name in (*PARTS, "eval_env"):
+        if not isinstance(saved.get(name, {}), dict):
             raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is not an object.")
     environment = saved["environment"]
     if not isinstance(environment["name"], str) or not isinstance(environment["parameters"], dict):

@@ -21,6 +21,7 @@ from shoal.engine.run_config import RunConfig
 from shoal.engine.trained_policy import TrainedPolicy, as_key
 from shoal.runs import compiled_trainer
 from shoal.runs import plan as experiments
+from shoal.runs.load import environment_of
 from shoal.types import Array, Clock, Environment, Learner, spec_of
 from shoal.xla import machine
 from shoal.xla.barriers import materialise
@@ -146,6 +147,8 @@ def make_train(
     catalogue.check_algorithm("" if config is None else config)
     machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
+    if not isinstance(environment, str):
+        environment = environment_of(environment, {})
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = experiments.decide(
         environment,

@@ -60,7 +60,10 @@ class Study:
             with write_whole_file(file, parents=False) as opened:
                 opened.write(secrets.token_hex(8).encode())
         with report_os_errors(f"{file} cannot be read"):
-            return dataclasses.replace(self, owner=file.read_text().strip(), path=str(directory.resolve()))
+            name = file.read_bytes().strip()
+        if not name.isalnum():  # of ASCII alone, as bytes count
+            raise ShoalError(f"{file} is damaged: it holds no name of a process of the study.")
+        return dataclasses.replace(self, owner=name.decode(), path=str(directory.resolve()))
 
     @property
     def trials(self) -> list[Any]:

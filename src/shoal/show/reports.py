@@ -1,5 +1,6 @@
 """Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -185,7 +186,8 @@ class Reporter:
             progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist())}
         self.directory.save_progress(progress)
         if evaluations:
-            self._draw_curve(names, evaluations)
+            with contextlib.suppress(Exception):  # the end of the run draws it again, and says why it cannot
+                self._draw_curve(names, evaluations)
 
     def end_interim(self) -> None:
         """End the writing about the run so far, since the run has finished."""
