@@ -141,7 +141,8 @@ def test_the_rounded_budget_is_told_and_each_log_point_has_a_line(told):
     lines = told.err.splitlines()
     assert told.out == ""
     assert lines[0] == "total_steps=109 is rounded down to 100: 10 updates of 10 steps"
-    assert lines[1].startswith("CartPole-v1  40 of 100 steps of 2 seeds (40%)  2k steps/s  training return (sampled actions) 30.0")
+    assert lines[1].startswith("CartPole-v1  40 of 100 steps of 2 seeds (40%)  2k steps/s  training return ")
+    assert "(sampled actions) 30.0" in lines[1]
     assert lines[2].startswith("CartPole-v1  100 of 100 steps")
     assert "return" not in lines[2]  # no episode ended
 
