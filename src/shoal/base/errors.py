@@ -1,5 +1,6 @@
 """Errors of one sentence: the name, the value, what would be right, and the nearest value that works."""
 
+import decimal
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Any
@@ -45,6 +46,12 @@ class UserCodeError(ShoalError):
     def __init__(self, message: str, frames: str = ""):
         super().__init__(message)
         self.frames = frames
+
+
+def rounded_bound(bound: float, *, up: bool = False) -> str:
+    """Format a bound in three digits, rounded to the side that is accepted, so that the printed value works."""
+    context = decimal.Context(3, decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR)
+    return f"{float(context.create_decimal_from_float(bound * (1 - 1e-6 if up else 1 + 1e-6))):g}"
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

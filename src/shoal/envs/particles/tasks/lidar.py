@@ -30,9 +30,9 @@ class Scan(NamedTuple):
 
 
 def directions(num_rays: int) -> np.ndarray:
-    """Return the unit vectors of the rays, [2, K]."""
+    """Return the unit vectors of the rays, [2, K]; those along an axis exactly so."""
     angle = 2 * np.pi * np.arange(num_rays) / num_rays
-    return np.stack([np.cos(angle), np.sin(angle)])
+    return np.round(np.stack([np.cos(angle), np.sin(angle)]), 15)
 
 
 def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
@@ -79,7 +79,7 @@ def wall_distances(
         nearest = jnp.broadcast_to(jnp.asarray(reach, position.dtype), position.shape[1:])
         for axis in range(2):
             step = float(direction[axis])
-            if boundaries[axis] != "walls" or abs(step) < 1e-9:
+            if boundaries[axis] != "walls" or step == 0:
                 continue
             gap = box[axis] - position[axis] if step > 0 else position[axis]
             nearest = jnp.minimum(nearest, jnp.maximum(gap, 0.0) / abs(step))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest, rounded_bound
 from shoal.config.struct import bounds_of
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.geometry import Geometry
@@ -192,7 +192,8 @@ class ParticleTask(abc.ABC):
             raise ShoalError(
                 f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} makes a periodic box of "
                 f"{self.side_in_radii:.3g} radii, too small for three cells of {cell:g} radii (a diameter and "
-                f"skin={self.skin:g}); give an area_per_agent of {least:.4g} or more, or neighbours='all'."
+                f"skin={self.skin:g}); give an area_per_agent of {rounded_bound(least, up=True)} or more, "
+                f"or neighbours='all'."
             ) from error
 
     def _check_ranges(self) -> None:
@@ -205,7 +206,7 @@ class ParticleTask(abc.ABC):
         if self.boundary == "periodic" and numbers["reach"][1] > lidar.MAX_IMAGES * side:
             raise ShoalError(
                 f"reach={numbers['reach'][1]:g} is too long for a periodic box with a side of {side:g}: rays reach "
-                f"over at most {lidar.MAX_IMAGES} sides; give {lidar.MAX_IMAGES * side:.6g} or less."
+                f"over at most {lidar.MAX_IMAGES} sides; give {rounded_bound(lidar.MAX_IMAGES * side)} or less."
             )
 
     def _numbers(self) -> dict[str, tuple[float, float]] | None:
@@ -493,7 +494,8 @@ def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
 def onsets(env: ParticleTask, before: TaskState, after: TaskState) -> Array:
     """Return how many contacts of each agent with others and with walls began in a decision, [A].
 
-    A contact lasts two decisions or more, since a time step is at most a twentieth of it and a decision has ten.
+    A contact with a wall, or head-on, lasts two decisions or more, since a time step is at most a twentieth of it and
+    a decision has ten. Discs that only graze each other may touch and part between two decisions; that is not counted.
     """
     (pairs_before, walls_before), (pairs_after, walls_after) = touching(env, before), touching(env, after)
     began = sum_rows((walls_after & ~walls_before).astype(jnp.float32)[None])[0]
