@@ -114,7 +114,7 @@ def test_drawing_of_the_run_so_far_holds_up_nobody_and_ends_before_the_last_pict
         reporter.report_failure()
         reporter.report_failure()
     assert drawn == [0, 60]
-    assert notes == ["the files about the run so far: RuntimeError: no fonts. Training goes on."]
+    assert notes == ["the files about the run so far: RuntimeError: no fonts. Training continues."]
     assert json.loads((directory.path / "progress.json").read_text())["failed"] == [{"seed": 8}]
 
 
