@@ -357,7 +357,7 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         sentence = f"seed {seed}: the learner/shared/baseline was not finite in update 6 (192 environment steps); its "
         assert sentence in told.err
         assert f"  failed          seed {seed}: " in told.out
-    assert "no other goes on" in told.err
+    assert "no other continues" in told.err
     assert "IQM" not in told.out
     assert "there is no best policy" in told.out
     summary = json.loads((path / "summary.json").read_text())

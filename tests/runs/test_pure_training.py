@@ -180,7 +180,7 @@ def test_what_cannot_work_is_refused_where_the_function_is_made(environment, con
 
 def test_what_is_no_key_is_refused():
     train = shoal.make_train(ActionReward(), BanditConfig(), **SMALL, num_updates=2)
-    with pytest.raises(shoal.ShoalError, match="key=0 is no key of random numbers"):
+    with pytest.raises(shoal.ShoalError, match="key=0 is not a random key"):
         train(0)
 
 

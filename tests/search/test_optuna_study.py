@@ -290,7 +290,7 @@ def test_what_is_no_whole_journal_is_one_sentence(tmp_path):
     journal = tmp_path / "study.journal"
     journal.write_text("notes\nof mine")
     with pytest.raises(
-        ShoalError, match=r"^storage '.*study\.journal' is no journal of Optuna; give another"
+        ShoalError, match=r"^storage '.*study\.journal' is not a journal of Optuna; give another"
     ):
         open_study(tmp_path, RATE, identity=IDENTITY)
     assert journal.read_text() == "notes\nof mine"

@@ -70,7 +70,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
 
 
 def check_network(config: Any, spec: EnvSpec) -> None:
-    """Check that a network fits the entries of observations, and Shoal's own the settings of its optimiser too."""
+    """Check that a network fits the entries of observations, and that Shoal's own fits the optimiser's settings."""
     network = config.network
     is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
     for whose in ("critic", "actor") if is_shared else ():
@@ -140,7 +140,7 @@ def check_observations(config: Any, spec: EnvSpec) -> None:
             if not any(belongs_to(name, entry) for name in names):
                 there = f"; there are {', '.join(names)}{nearest(entry, names)}" if any(names) else ""
                 raise ShoalError(
-                    f"{setting} names {entry!r}, which is no entry of floats of observation_space="
+                    f"{setting} names {entry!r}, which is not an entry of floats of observation_space="
                     f"{spec.observation_space}{there}."
                 )
 
@@ -183,7 +183,7 @@ def check_estimates(config: Any) -> None:
 
 
 def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
-    """Check that advantages can be computed again as often as configured, and that it has an effect."""
+    """Check that advantages can be recomputed as often as configured, and that this has an effect."""
     epochs = max(config.update_epochs, config.critic_update_epochs)
     if config.recompute == "epoch" and epochs == 1:
         raise ShoalError(
@@ -235,7 +235,7 @@ def check_value_normalisation(config: Any) -> None:
         )
     if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
         raise ShoalError(
-            "norm_value='popart' rescales the last layer of the value, which is known of Shoal's own networks only, "
+            "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
             f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."
         )
 

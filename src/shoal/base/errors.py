@@ -33,7 +33,7 @@ class SavingError(ShoalError):
 
 
 class ResumableError(ShoalError):
-    """A run was ended by a failure around it, such as a full disk, and can be resumed from its last checkpoint."""
+    """An outside failure, such as a full disk, ended a run, which can be resumed from its last checkpoint."""
 
 
 class UserCodeError(ShoalError):
@@ -65,7 +65,7 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
 
 def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "there are") -> str:
-    """Say what there is instead of an unknown name: all names where they are few, else the nearest three.
+    """List the alternatives to an unknown name: all names where they are few, else the nearest three.
 
     Args:
       listing: the command that lists them all.

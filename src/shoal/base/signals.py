@@ -67,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
     """A run was interrupted after all of its state had been saved; the command line ends with 75.
 
     Attributes:
-      continued_by: what goes on with it; empty for `shoal resume`.
+      continued_by: the command that resumes it; empty for `shoal resume`.
     """
 
     def __init__(self, path: str | Path, continued_by: str = ""):
@@ -77,7 +77,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """What a run is doing, and whether a signal asks it to end; made by `handle`."""
+    """The phase of a run, and whether a signal asks it to end; made by `handle`."""
 
     def __init__(self) -> None:
         self.handlers = contextlib.ExitStack()  # restores those from before
@@ -90,11 +90,11 @@ class Interruption:
 
     @property
     def requested(self) -> bool:
-        """Whether the run shall save and end; to be asked between two pieces of training."""
+        """Whether the run should save and end; read between two pieces of training."""
         return self._requested
 
     def phase(self, phase: Phase) -> None:
-        """Set what the run is doing from now on."""
+        """Set the phase of the run."""
         self._phase = phase
 
     def saving(self) -> None:

@@ -23,7 +23,7 @@ STARTED = time.perf_counter()  # imports after this line count as a run's `secon
 # One module per command, imported when it is called; each has `main(arguments) -> exit status`.
 COMMANDS = {
     "train": ("ENV", "train an agent with several seeds at once"),
-    "resume": ("RUN", "go on with a run from its newest checkpoint"),
+    "resume": ("RUN", "resume a run from its newest checkpoint"),
     "checkpoints": ("RUN", "list the checkpoints of a run, and verify them"),
     "eval": ("RUN", "evaluate the policies of a run"),
     "sweep": ("ENV", "train many settings at once, and rank them"),
@@ -118,7 +118,7 @@ def _report(error: BaseException, own_process: bool) -> int:
         if isinstance(error, Exception):
             error.add_note(DEFECT)
         raise error
-    if isinstance(error, SavingError):  # what was trained is told all the same
+    if isinstance(error, SavingError):  # what was trained is reported all the same
         _import_command("train").print_summary(error.run)
     print(f"shoal: {reported}", file=sys.stderr)
     if isinstance(reported, UserCodeError) and reported.frames:

@@ -54,7 +54,7 @@ def help_page(command: str, description: str, config: Any, *, full: bool) -> str
 
 
 def flag_groups(config: Any) -> dict[str, list[Flag]]:
-    """The flags of a dataclass, and of those within it, by the titles of their groups.
+    """Return the flags of a dataclass, and of those within it, by the titles of their groups.
 
     A class sorts its fields by an attribute `groups`, from titles to names; those that it leaves out have the title
     `options`, or within another dataclass the name of the field that holds them. The most used come first.
@@ -66,7 +66,7 @@ def flag_groups(config: Any) -> dict[str, list[Flag]]:
 
 
 def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
-    """The flags of a dataclass with the titles of their groups; those of a part have its field for an owner."""
+    """Return the flags of a dataclass with their groups' titles; those of a part have its field as owner."""
     titles = {name: group for group, names in settings.groups_of(config).items() for name in names}
     order = {name: place for place, name in enumerate(titles)}
     found = settings.settings_of(config)
@@ -82,7 +82,7 @@ def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
 
 
 def _parts(config: Any) -> dict[str, Any]:
-    """The dataclasses that are fields of a dataclass, by the fields' names."""
+    """Return the dataclasses that are fields of a dataclass, by the fields' names."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return {name: value for name, value in values.items() if settings.is_nested(value)}
 
@@ -125,7 +125,7 @@ def _help_text(setting: settings.Setting) -> str:
 
 
 def _shown(high: float | None) -> float | None:
-    """An upper bound, unless it is that of all whole numbers or seeds, which nobody wants to read."""
+    """Return an upper bound; None for that of all whole numbers or seeds, which is not worth reading."""
     return None if high is not None and LARGEST_INDEX // 10 <= high < math.inf else high
 
 

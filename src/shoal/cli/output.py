@@ -21,7 +21,7 @@ class Stream(io.TextIOWrapper):
     The layers below are the standard library's: a signal within a `write` of Python's would make them write twice.
 
     Attributes:
-      error: the error that nobody has been told of.
+      error: the error that was not reported yet.
     """
 
     error: OSError | None = None
@@ -68,7 +68,7 @@ def protect_streams() -> None:
             os.open(os.devnull, os.O_RDONLY)  # the lowest that is free, which is this
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         former = getattr(sys, name)
-        # A path or a text that the terminal's encoding lacks is no error.
+        # A path or a text that the terminal's encoding lacks is not an error.
         errors = former.errors if former and former.errors != "strict" else "backslashreplace"
         lines = name == "stderr" or former is None or former.line_buffering or former.write_through
         stream = Stream(
@@ -90,7 +90,7 @@ def print_result(text: str, path: Path) -> None:
 
 
 def require_printed() -> None:
-    """Require that all of a command's output was written, but for a reader that has gone away.
+    """Require that all of a command's output was written, unless its reader has gone away.
 
     Raises:
       ShoalError: it was not.
@@ -101,7 +101,7 @@ def require_printed() -> None:
 
 
 def _take_error() -> OSError | None:
-    """Write what is still in memory, and return the error of standard output that nobody has been told of."""
+    """Write what is still in memory, and return the error of standard output that was not reported yet."""
     if sys.stdout is None:  # a process without a console
         return None
     try:

@@ -16,7 +16,7 @@ REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags th
 
 @dataclasses.dataclass(frozen=True)
 class SearchFlags(RunFlags):
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -34,7 +34,7 @@ class SearchFlags(RunFlags):
     """Draws the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH, int:LOW:HIGH or
     choice:A:B:...; may be given several times."""
     space: str = ""
-    """Takes the space from this TOML file, with tables grid, random and where (conditions)."""
+    """Reads the space from this TOML file, with tables grid, random and where (conditions)."""
     eval_env: tuple[str, ...] = ()
     """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
 

@@ -29,7 +29,7 @@ _DATA = "__shoal_data_fields__"
 
 
 def once_per_class(function: Function) -> Function:
-    """Compute a function of a class once for each class, and remember the result, which nobody may change."""
+    """Compute a function of a class once for each class, and remember the result, which must not be changed."""
     return cast(Function, functools.cache(function))
 
 
@@ -52,7 +52,7 @@ class Bounds:
     high: float | None = None  # at most this
     above: float | None = None  # greater than this
     below: float | None = None  # less than this
-    longest: int | None = None  # a tuple has at most so many numbers
+    longest: int | None = None  # a tuple has at most this many numbers
 
     def contains(self, value: Any) -> bool:
         """Report whether a number, or each number of an array, lies within the bounds."""
@@ -109,7 +109,7 @@ def parameter(
     Args:
       low, high, above, below: bounds, the latter two exclusive. `-math.inf` and `math.inf` allow infinity, None any
         finite number.
-      longest: a tuple may have at most so many numbers.
+      longest: a tuple may have at most this many numbers.
       static: whether the field is part of the tree's structure although its type would make it data.
       in_reward: whether the value is a part of an environment's rewards, so that returns of environments that differ in
         it cannot be compared.

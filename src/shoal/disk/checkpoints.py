@@ -185,7 +185,7 @@ class Checkpoints:
 
     def set_aside(self, steps: int, reason: str) -> Path:
         """Rename a damaged checkpoint to `<steps>.damaged`, so that it is not listed and never overwritten;
-        the reason is written beside it where that is possible.
+        the reason is written next to it where that is possible.
 
         Returns:
           its new path.

@@ -27,7 +27,7 @@ LOCK = ".lock"
 _ENTRY = re.compile(rb"(process [1-9][0-9]{0,9} of host '[ -&(-~]+')\n[0-9a-f]{16}\n")
 _TOKEN = os.urandom(8).hex()
 _MAX_BYTES = 1000  # of a lock file that are read
-# A link to elsewhere is no lock, and opening a pipe must not wait for a writer.
+# A link to elsewhere is not a lock, and opening a pipe must not wait for a writer.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -76,7 +76,7 @@ def _own_entry() -> bytes:
 def _write_entry(descriptor: int) -> None:
     """Write the name of this process into the file that it has locked."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, f"{LOCK!r} in it is no regular file")
+        raise OSError(errno.EINVAL, f"{LOCK!r} in it is not a regular file")
     os.ftruncate(descriptor, 0)
     os.write(descriptor, _own_entry())
     os.fsync(descriptor)  # other hosts see it then

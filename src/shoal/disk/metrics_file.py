@@ -28,7 +28,7 @@ NOTHING = Mark(0, hashlib.sha256().hexdigest())
 
 
 class MetricsFile:
-    """The metrics of a run, as the one process that writes them knows them.
+    """The metrics of a run, in the one process that writes them.
 
     Rows are added in memory and written to the disk apart from that, so that the two may happen in different threads.
 
@@ -138,7 +138,7 @@ class MetricsWriter:
             return None
 
     def close(self, timeout: float) -> None:
-        """Let the thread end, and wait for it for at most so many seconds."""
+        """Ask the thread to end, and wait for it for at most `timeout` seconds."""
         self._requests.put(False)
         self._thread.join(timeout)
 

@@ -77,7 +77,7 @@ class ScriptedPlayer:
 
 
 def _without_learning(memory: Callable[..., Memory], act: Callable[..., Any]) -> Algorithm:
-    """Make an algorithm of what acts alone."""
+    """Make an algorithm that only acts."""
     learner = Learner((), ())
     return Algorithm(
         lambda key, num_envs: learner,
@@ -89,9 +89,7 @@ def _without_learning(memory: Callable[..., Memory], act: Callable[..., Any]) ->
 
 
 def pair(first: Algorithm, second: Algorithm, is_first: Array) -> Algorithm:
-    """Make an algorithm of two, whose policy and memory are those of both; the first acts for agents that are
-    `is_first`, [A].
-    """
+    """Combine two algorithms, with the policies and memories of both; the first acts for agents `is_first`, [A]."""
 
     def memory(batch_shape: tuple[int, ...]) -> Memory:
         return first.memory(batch_shape), second.memory(batch_shape)
@@ -130,7 +128,7 @@ def play_pairs(
     greedy: bool,
     mapped_by: str,
 ) -> tuple[Array, Array]:
-    """Let each of the S players of one side play against each of the R of the other.
+    """Play each of the S players of one side against each of the R players of the other.
 
     A pair of twice the same policy plays the same episodes as an evaluation of that policy with the same key does.
 

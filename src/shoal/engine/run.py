@@ -41,7 +41,7 @@ class ProgramSettings(NamedTuple):
 
     num_envs: int  # of all groups together
     num_steps: int
-    groups: int = 1  # the environments are split into so many groups, which a mesh may place on devices
+    groups: int = 1  # the environments are split into this many groups, which a mesh may place on devices
     reset_policy: str = "fresh"
     pool_size: int = 0
     eval_episodes: int = 32

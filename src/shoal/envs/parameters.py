@@ -167,10 +167,10 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
         with np.errstate(invalid="ignore"):  # the error for values that do not fit is raised below
             array = given.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ShoalError(f"{name}={value!r} is no array of numbers ({error})") from error
+        raise ShoalError(f"{name}={value!r} is not an array of numbers ({error})") from error
     is_changed = array != given if array.dtype.kind in "iu" or given.dtype.kind not in "iuf" else np.False_
     if given.dtype.kind not in "biuf" or np.any(is_changed):
-        raise ShoalError(f"{name}={value!r} is no array of {array.dtype.name}")
+        raise ShoalError(f"{name}={value!r} is not an array of {array.dtype.name}")
     return array
 
 

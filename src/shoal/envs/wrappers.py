@@ -15,7 +15,7 @@ from shoal.envs.registry import MAX_COUNT
 from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
-STATE = "state"  # the entry where the critic is shown what is hidden
+STATE = "state"  # the entry that shows hidden numbers to the critic
 
 
 class TimeLimitState(NamedTuple):
@@ -219,7 +219,7 @@ class Hide(ObservationWrapper):
 
     @property
     def observation_space(self) -> Box | Dict:
-        """The vector without the hidden entries, and beside it the whole one if the critic is shown it."""
+        """The vector without the hidden entries, and also the whole one if the critic is shown it."""
         visible = self._visible_space
         return (
             Dict({OBSERVATION: visible, STATE: self.env.observation_space}) if self.critic_state else visible

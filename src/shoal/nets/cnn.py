@@ -36,7 +36,7 @@ MAX_LOOKUP_CODES = (
 
 
 class CNN(nnx.Module):
-    """Convolutions with an activation after each, then an MLP upon all that they give.
+    """Convolutions with an activation after each, then an MLP on their output.
 
     The defaults are the network of Mnih et al. 2015, for 84 x 84 images.
 
@@ -120,7 +120,7 @@ class CNN(nnx.Module):
 
 
 class GridCNN(nnx.Module):
-    """Small windows over a small grid of cells, each of which is a few integers: what a grid world shows.
+    """Convolutions with small windows over a grid of cells, each a few integers, as a grid world shows them.
 
     Each integer of a cell (its tile, its colour, its state) becomes a learned vector, then follow
     convolutions without padding, and an MLP.
@@ -238,7 +238,7 @@ Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, stri
 def _layers(
     owner: str, image: Image, channels: Any, kernels: Any, strides: Any, padding: Padding
 ) -> list[Layer]:
-    """The shape of every convolution's kernel, its strides, and the image that it makes."""
+    """Compute the shape of each convolution's kernel, its strides, and the image that it makes."""
     if padding not in ("valid", "same"):
         raise ShoalError(f"padding={padding!r} of a {owner} must be 'valid' or 'same'.")
     if not len(channels) == len(kernels) == len(strides):

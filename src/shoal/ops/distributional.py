@@ -111,7 +111,7 @@ def categorical_td_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of a categorical state value: its cross-entropy with what follows, moved and projected.
+    """The loss of a categorical state value: its cross-entropy with the projected target distribution.
 
         -Σ_i p'_i log softmax(logits_{t-1})_i,   p' the projection of softmax(logits_t) at r_t + γ_t z
 
@@ -136,7 +136,7 @@ def categorical_q_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of categorical Q-learning (C51): as `categorical_td_learning`, of the action of the highest mean.
+    """The loss of categorical Q-learning (C51): as `categorical_td_learning`, with the action of the highest mean.
 
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
     """
@@ -158,7 +158,7 @@ def categorical_double_q_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of categorical double Q-learning: the next action is the one of the highest `selector_t`.
+    """The loss of categorical double Q-learning: the next action has the highest `selector_t`.
 
     Source: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
@@ -290,7 +290,7 @@ def _categorical_q_learning(
     discount_t: Array,
     atoms_t: Array,
     logits_t: Array,
-    selector_t: Array | None,  # None: the means of what follows
+    selector_t: Array | None,  # None: the means of the next distribution
     w_tm1: Array | None,
     stop: bool,
 ) -> Array:
@@ -320,7 +320,7 @@ def _quantile_q_learning(
     r_t: Array,
     discount_t: Array,
     quantiles_t: Array,
-    selector_t: Array | None,  # None: the means of what follows
+    selector_t: Array | None,  # None: the means of the next distribution
     w_tm1: Array | None,
     delta: Array | float,
     stop: bool,

@@ -33,7 +33,7 @@ from shoal.show.reports import Reporter
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
 EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
 FIRST_PAUSE = 2.0  # seconds before the first is written, which would delay the first updates and their row
-REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
+REST = 30  # the pause between two checkpoints is at least this many times the duration of the last write
 ENDS = "the run ends there, and "  # said of a fault, before what a checkpoint is from
 ACTIVITIES = {
     "training": signals.Phase.TRAINING,
@@ -54,13 +54,13 @@ def saved_leaves(population: Run) -> dict[str, Any]:
 
 
 def _current(evaluated: str) -> str:
-    """Return the leaf of a Run that has now what a leaf of `Run.evaluated` had at the last evaluation."""
+    """Return the leaf of a Run whose value at the last evaluation a leaf of `Run.evaluated` holds."""
     name = evaluated.removeprefix(EVALUATED)
     return name if name == "updates" else f"learner/{name}"
 
 
 def copy_to_host(population: Run) -> dict[str, Any]:
-    """Copy the leaves that a checkpoint holds, so that training may go on in their buffers."""
+    """Copy the leaves that a checkpoint holds, so that training may continue in their buffers."""
     leaves = saved_leaves(population)
     return {
         name: copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
@@ -123,7 +123,7 @@ def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member:
 
 
 def frozen(population: Run, members: Sequence[int]) -> Run:
-    """Put members back to what they had learned at their last evaluation; their best policies and their faults stay.
+    """Reset what members learned to their last evaluation; their best policies and their faults are kept.
 
     The rest of them, such as the states of their environments, is of no further use: NaN in it becomes 0, so that no
     checkpoint holds any.
@@ -185,7 +185,7 @@ class RunSupervisor(hooks.Supervisor):
     # ---- what the trainer calls
 
     def begins(self, activity: str) -> None:
-        """Note what is done from now on: "training", "evaluating" or "saving"."""
+        """Note the phase that begins: "training", "evaluating" or "saving"."""
         self.stop.phase(ACTIVITIES[activity] if self.run.checkpoints else signals.Phase.UNSAVED)
 
     def next_stop(self, updates: int) -> int | None:
@@ -241,7 +241,7 @@ class RunSupervisor(hooks.Supervisor):
             self._submit(steps, *copied)
 
     def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """End the run, or put members back to their last evaluation, where they stay.
+        """End the run, or reset members to their last evaluation and freeze them.
 
         Raises:
           ShoalError: with `on_nan="stop"`; names the member, the update, the environment, and the first quantity.
@@ -251,7 +251,7 @@ class RunSupervisor(hooks.Supervisor):
         if stops := self.run.on_nan == "stop":
             updates = dict([next(iter(updates.items()))])
         found, ending = self._located(population, updates, stops)
-        goes_on = "the others go on" if (faults == NOWHERE).any() else "no other goes on"
+        goes_on = "the others continue" if (faults == NOWHERE).any() else "no other continues"
         for k, update in updates.items():
             cause = found.get(k, _Fault("a number"))
             when = f"update {update} ({update * self.run.steps_per_update:,} environment steps)"
@@ -302,7 +302,7 @@ class RunSupervisor(hooks.Supervisor):
     ) -> tuple[dict[int, _Fault], str]:
         """Make updates at fault again from the last checkpoint before, to say what was not finite, and where.
 
-        Not where members of several settings go on without those at fault, some of which are expected to fail: that
+        Not where members of several settings continue without those at fault, as some are expected to fail: that
         would train all of them again; nor where settings change meanwhile.
 
         Returns:
@@ -315,7 +315,7 @@ class RunSupervisor(hooks.Supervisor):
         leaves = self._leaves_before(min(updates.values()))
         if leaves is None:
             return {}, f"{ENDS}no checkpoint is from before."
-        ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze goes on without the seed)."
+        ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze continues without the seed)."
         is_expected = not stops and bool(self.members[0].label)
         if is_expected or self._compiled_run.settings.changing:
             return {}, ending
@@ -408,7 +408,7 @@ class RunSupervisor(hooks.Supervisor):
         while self._writer is not None and (failure := self._writer.take_failure()):
             if self.run.on_disk_error == "stop":
                 raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")
-            self.reporter.progress.note(f"{failure} Training goes on.")
+            self.reporter.progress.note(f"{failure} Training continues.")
 
     def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
         self.begins("saving")

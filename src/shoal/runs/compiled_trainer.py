@@ -356,7 +356,7 @@ def train_population(
       supervisor: acts between two pieces of training; None for nobody.
       halving: when members stop early; None for never.
       members: of the population, where some stop early.
-      change: is given the population after each evaluation but the last, and returns the one to go on with; before
+      change: is given the population after each evaluation but the last, and returns the one to continue with; before
         the first update it is called in any case.
     """
     history = History() if history is None else history
@@ -489,7 +489,7 @@ def _note_faults(population: Run, history: History, supervisor: Supervisor) -> N
 
 
 def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[EvaluationPrograms]:
-    """Begin to compile the evaluation of the best policies, in a thread that gives way to the training.
+    """Begin to compile the evaluation of the best policies, in a thread of lower priority than the training.
 
     Args:
       compiled_run: the programs that train the population.

@@ -390,7 +390,7 @@ def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: An
 
 
 def _check_episode_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
-    """Raise ShoalError unless so many episodes can be played at once."""
+    """Raise ShoalError unless memory suffices to play the episodes at once."""
     bytes_each = memory_limits.episode_bytes(environment, policy.config)
     memory_limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
 

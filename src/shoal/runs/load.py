@@ -292,7 +292,7 @@ def environment_for(
 
 
 def check_which(which: str) -> str:
-    """Raises ShoalError unless `which` names a saved policy."""
+    """Require that `which` names a saved policy."""
     if not isinstance(which, str) or which not in ("best", "last"):
         raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
     return which

@@ -1,4 +1,4 @@
-"""Choose devices, groups of environments and what else depends on the machine, and check that memory suffices."""
+"""Choose devices, groups of environments and all else that depends on the machine, and check the memory."""
 
 import dataclasses
 from typing import Any

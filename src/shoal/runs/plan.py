@@ -144,7 +144,7 @@ class Experiment:
         return _shown(environment, self.run)
 
     def validate(self) -> None:
-        """Raises one sentence for the first setting that cannot work, before anything compiles."""
+        """Require that all settings can work, before anything compiles; the error names the first that cannot."""
         self.run.validate()
         require_contract(self.environment, self.environment_name)
         for experiment, name in zip(self.solo, self._labels, strict=True):
@@ -239,7 +239,7 @@ def decide(
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
-      variants: what differs between the members beside their seeds; None takes the config file's, or none.
+      variants: what differs between the members besides their seeds; None takes the config file's, or none.
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
       halving: when members stop early; None takes the config file's, or never.
       evolution: the settings that change while the run trains; None takes the config file's, or none where there are
@@ -309,7 +309,7 @@ def decide(
 def _origin_of_settings(
     environment: str, parameters: Mapping[str, Any], algorithm: str, use_preset: bool, config_file: Any
 ) -> str:
-    """Say where the settings are from that the caller did not give."""
+    """Say where the settings that the caller did not give come from."""
     if config_file:
         return "config file"
     has_preset = use_preset and preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
@@ -328,8 +328,8 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
         forms: list[Any] = [jax.tree.structure(x) for x in (environment, experiment.environment)]
         if forms[0] != forms[1]:
             raise ShoalError(
-                f"one of the parameters {', '.join(parameters)} of the environment is no number that is data, so that "
-                "it cannot differ between the members of one compiled program."
+                f"one of the parameters {', '.join(parameters)} of the environment is not a number that is data, so "
+                "that it cannot differ between the members of one compiled program."
             )
         return dataclasses.replace(
             experiment,
@@ -387,7 +387,7 @@ def _shown(environment: Environment, run: RunConfig) -> Environment:
 def _make_environment(
     environment: str | Environment | None, parameters: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> tuple[Environment, Description]:
-    """The environment that is named, given itself, or a config file's, and its description.
+    """Return the environment that is named, given itself, or a config file's, with its description.
 
     Raises:
       ShoalError: it cannot be made, or a parameter is out of its bounds.
@@ -412,7 +412,7 @@ def defaults(
     use_preset: bool = True,
     choices: Mapping[str, Any] | None = None,
 ) -> tuple[str, RunConfig, Any]:
-    """The settings of a run for which nothing is overridden, as a command's help shows them.
+    """Return the settings of a run without overrides, as a command's help shows them.
 
     Args:
       environment: its name, for the preset.
@@ -491,7 +491,7 @@ def resolve(config: Any) -> Any:
 
 
 def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings by name, parted into the run's and the algorithm's.
+    """Divide settings by name into the run's and the algorithm's.
 
     Numbers are made those of Python that the field declares: whole ones such as 1e5 or `numpy.int64(8)` are taken
     for an int.
@@ -540,7 +540,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
     if type(schema) is not int:
         raise ShoalError(
-            f"{what} has schema={schema!r:.100}, which is no whole number; {SCHEMA} would be right."
+            f"{what} has schema={schema!r:.100}, which is not a whole number; {SCHEMA} would be right."
         )
     if schema != SCHEMA:
         made_by = "a newer" if schema > SCHEMA else "an earlier"
@@ -583,7 +583,7 @@ def _read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         saved = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # of the text's encoding, too
-        raise ShoalError(f"{what} is no TOML: {error}.") from None
+        raise ShoalError(f"{what} is not TOML: {error}.") from None
     for name in [name for name in catalogue.algorithms() if isinstance(saved.get(name), dict)]:
         saved = {"environment": "", "run": {}, "algorithm": {"name": name, **saved.pop(name)}} | saved
     return saved
@@ -596,7 +596,7 @@ def saved_evaluation_parameters(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cast_to_declared(value: Any, declared: Any) -> Any:
-    """A number as the type that its field declares, where it can be without loss; other values as they are.
+    """Convert a number to the type that its field declares, where this loses nothing; other values stay.
 
     `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), NumPy's numbers become Python's,
     and paths texts.
@@ -618,7 +618,7 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """A setting's value as JSON can hold it; a class or a function by its import name."""
+    """Convert a setting's value to JSON; a class or a function to its import name."""
     if isinstance(value, tuple):
         return [json_value(part) for part in value]
     if callable(value):

@@ -37,7 +37,7 @@ ALONE = {"seeds": 1, "devices": 1, "env_groups": 1}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureTraining:
-    """A pure function from a key to what is learned; see `make_train`.
+    """A pure function from a key to a trained learner; see `make_train`.
 
     Attributes:
       environment: that it trains in; its numbers are arrays.
@@ -135,7 +135,7 @@ def make_train(
       environment: a name, `module:Name`, or an environment itself.
       config: the algorithm's config, whose floats may be traced; a name such as "a2c"; or None for PPO's. Values that
         are traced are not checked, and a traced `target_kl` makes the KL stop a part of the program.
-      num_evals: evaluates so many times, evenly spaced, and before training; 0 never does.
+      num_evals: evaluates this many times, evenly spaced, and before training; 0 never does.
       preset: whether the tuned settings of the environment are used, where there are any.
       environment_parameters: of an environment given by name.
       **settings_by_name: `num_envs`, `num_steps`, `total_steps` or `num_updates`, `reset`, `reset_pool`,
@@ -169,7 +169,7 @@ def make_train(
 
 
 def _check_effects(overrides: Mapping[str, Any]) -> None:
-    """Refuse the settings of a run that have no effect on what is learned."""
+    """Refuse the settings of a run that have no effect on training."""
     for name in settings.settings_of(RunConfig()).keys() & overrides.keys() - set(SETTINGS):
         raise ShoalError(
             f"{name}={arguments.short_repr(overrides[name])} has no effect in make_train, which trains one seed on one "

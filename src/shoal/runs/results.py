@@ -41,7 +41,7 @@ class TrainedRun:
       learner: the trained learner, every leaf with a leading member axis.
       evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per member.
       environment: the environment that it was trained in.
-      finished: what `resume` goes on from if the run has no checkpoints; else None.
+      finished: what `resume` continues from if the run has no checkpoints; else None.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class TrainedRun:
 
 
 def finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
-    """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
+    """Read a run that has reached its end; its learner is as it was saved, and `learner.local` is ()."""
     first = place(experiment)[1].solo[0]
     settings = compiled_trainer.program_settings(first.run, 1, "return_mean", None)
     template = compiled_trainer.member_shapes(first.environment, first.config, settings).learner

@@ -70,7 +70,7 @@ def _lower_bound(placed: Experiment, devices: Sequence[jax.Device]) -> float:
 
 
 def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> float:
-    """Return the bytes of the training program of so many members, and of the copies of the population."""
+    """Return the bytes of the training program of some members, and of the copies of the population."""
     run = placed.run
     members = members_of(range(count))
     environment, config = placed.solo[0].environment, placed.solo[0].config

@@ -40,7 +40,7 @@ class PbtOptions:
 def run_pbt(
     request: Request, tuned: Sequence[Tuned], options: PbtOptions, call: Call | None = None
 ) -> TrainedRun:
-    """Train a population that exchanges; a directory that holds it already goes on.
+    """Train a population that exchanges; a directory that holds it already is resumed.
 
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.

@@ -32,12 +32,12 @@ class TuneOptions(sweep.SearchOptions):
     """The options by which settings are proposed and judged."""
 
     halving: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
-    """Stops trials early: at each rung one of so many of a batch goes on, and Optuna is told of the others as pruned;
+    """Stops trials early: at each rung one of this many in a batch continues, and the others are pruned in Optuna;
     0 trains all to the end."""
     trials: int = parameter(64, low=1, high=arguments.LARGEST_INDEX)
-    """Ends when the study has this many trials, those of other processes counted."""
+    """Ends when the study has this many trials, those of other processes included."""
     batch: int = parameter(16, low=1, high=arguments.LARGEST_INDEX)
-    """Trains this many trials at once; Optuna is asked for all of them before the first is told."""
+    """Trains this many trials at once; Optuna proposes all of them before it gets a result."""
     proposal_seed: int = parameter(0, low=0, high=arguments.LARGEST_SEED)
     """Sets the seed of the proposals."""
     storage: str = ""
@@ -47,7 +47,7 @@ class TuneOptions(sweep.SearchOptions):
 
 
 def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
-    """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted goes on.
+    """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted resumes.
 
     Raises:
       ShoalError: Optuna is missing, or a setting cannot work; then nothing is left on disk.

@@ -87,7 +87,7 @@ def style(axes: Any) -> None:
 
 
 def add_legend(axes: Any) -> None:
-    """Add the legend, the last that was drawn first."""
+    """Add the legend, in the reverse order of drawing."""
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="best", labelcolor=TEXT)
 

@@ -104,7 +104,7 @@ class Reporter:
         )
 
     def start(self, updates: int) -> str:
-        """Tell the listeners of the run that begins, or goes on; return a reason to end it at once, or "".
+        """Tell the listeners that a run starts or resumes; return a reason to end it at once, or "".
 
         Raises:
           Exception: a listener failed.
@@ -156,10 +156,10 @@ class Reporter:
         """Say once that rows cannot be written."""
         failure, self._interim.failure = self._interim.failure, None
         if error := self._writer.take_failure() or failure:
-            self.progress.note(f"{error} Training goes on.")
+            self.progress.note(f"{error} Training continues.")
 
     def show_so_far(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
-        """Have `progress.json` and the learning curve of the run up to now written; for any thread.
+        """Request to write `progress.json` and the learning curve of the run so far; for any thread.
 
         Args:
           best: `score` of each member's best policy so far, and the `updates` after which it was reached.
@@ -218,7 +218,7 @@ def _copies(numbers: Numbers) -> Numbers:
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
     """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds
-    failed; beside others a failed seed counts with its last return.
+    failed; next to others a failed seed counts with its last return.
 
     Returns:
       the means, [points, settings], NaN where no return is finite; and the indices of the settings.

@@ -18,7 +18,7 @@ EPISODE_ENDED = (
     "episode_ended"  # in the observations of a trial: 1 if the step that led here ended an episode
 )
 
-OBSERVATION = "observation"  # the entry of what an agent observes itself, beside others
+OBSERVATION = "observation"  # the entry of what an agent observes itself, next to others
 GLOBAL_STATE = "global_state"  # the entry that is of the world, and has no axis of agents
 TEAM_RETURNS = ("mean", "sum")  # what the returns of several agents make together
 
@@ -230,14 +230,14 @@ def spec_of(env: Environment) -> EnvSpec:
 
 
 def without_entries(observation: PyTree, names: tuple[str, ...]) -> PyTree:
-    """A dictionary of observations without the entries of these names; other observations as they are."""
+    """Remove the entries of these names from a dictionary of observations; others stay as they are."""
     if not names or not isinstance(observation, Mapping):
         return observation
     return {name: entry for name, entry in observation.items() if name not in names}
 
 
 def for_actor(timestep: TimeStep, spec: EnvSpec) -> TimeStep:
-    """The time-step as `act` is given it: without the observations that only the critic is shown."""
+    """Return the time-step that `act` is given: without the observations that only the critic is shown."""
     if not spec.critic_only:
         return timestep
     return timestep._replace(observation=without_entries(timestep.observation, spec.critic_only))
@@ -300,7 +300,7 @@ class Clock(NamedTuple):
 
     @classmethod
     def zero(cls) -> "Clock":
-        """The clock before the first update, and wherever nothing is trained."""
+        """Return the clock before the first update, and wherever nothing is trained."""
         return cls(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(()))
 
 
@@ -312,7 +312,7 @@ class Keys(NamedTuple):
 
     @classmethod
     def of_one_group(cls, key: Array) -> "Keys":
-        """One key for both, where there is one group of environments."""
+        """Use one key for both, where there is one group of environments."""
         return cls(key, key)
 
 

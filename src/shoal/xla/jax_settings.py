@@ -75,7 +75,7 @@ def require_usable(*, training: bool = False) -> None:
 
 
 def require_platform() -> None:
-    """Require the platforms beside the CPU, and the precision of products, that JAX is set to.
+    """Require the platforms besides the CPU, and the precision of products, that JAX is set to.
 
     This may start the backend, and so comes after the number of the CPU's devices is set.
     """

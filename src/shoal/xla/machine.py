@@ -40,8 +40,8 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
     require_usable()
     for name in unknown_tricks():
         raise ShoalError(
-            f"SHOAL_PLAIN names {name!r}, which is no trick; it may be 1 for all, 0 for none, or names, separated by "
-            f"commas, of {', '.join(TRICKS)}{nearest(name, TRICKS)}."
+            f"SHOAL_PLAIN names {name!r}, which is not a trick; it may be 1 for all, 0 for none, or names, separated "
+            f"by commas, of {', '.join(TRICKS)}{nearest(name, TRICKS)}."
         )
     num_devices = 1 if one_thread else devices or cores()
     with contextlib.suppress(RuntimeError):  # a backend is running, with the devices and flags that it has

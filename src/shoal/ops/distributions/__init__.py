@@ -13,7 +13,7 @@ bounds.
 
 Nothing here is NaN or infinite, nor its gradient, for logits of ±1e4, scales from 1e-6 to 1e6, actions at the
 bound, or one legal action. What cannot happen has the log-probability `ILLEGAL`, which is finite; a number that
-is no action at all (-1, or n) has NaN, and no gradient.
+is not an action (-1, or n) has NaN, and no gradient.
 """
 
 from shoal.ops.distributions._arguments import ILLEGAL

@@ -201,7 +201,7 @@ def test_jaxdem_reward_and_team_reward():
         ("Navigator", {"radius": [1.0, "b"]}, r"^radius=\[1.0, 'b'\] is neither a number nor a range"),
         ("Navigator", {"stiffness": [[1, 2], [3, 4]]}, "^stiffness=.* is neither a number nor a range"),
         ("MultiNavigator", {"boundary": "periodic", "reach": 100.0}, "^reach=100 is too long .* give 71.5 or"),
-        ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is no range"),
+        ("MultiNavigator", {"mass": [2.0, 1.0]}, r"mass=\[2, 1\] is not a range"),
         ("MultiNavigator", {"sensing": "ray"}, "sensing='ray' is not one of None, rays, bins"),
         ("Roller", {"law": "hertz", "top_speed": 1e9}, "time_step=0.01 is too long: .* top_speed=1e[+]09"),
     ],

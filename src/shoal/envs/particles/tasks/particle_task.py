@@ -59,7 +59,7 @@ class TaskState(NamedTuple):
 class ParticleTask(abc.ABC):
     """Agents that move to targets of their own.
 
-    Every parameter that is a range [low, high] is drawn anew at the start of every episode, uniformly; radius and mass
+    Every parameter that is a range [low, high] is drawn again at the start of every episode, uniformly; radius and mass
     for each agent. Units are consistent ones, such as SI.
     """
 
@@ -256,7 +256,7 @@ class ParticleTask(abc.ABC):
 
     @property
     def observation_space(self) -> Box | Dict:
-        """A vector for each agent, and beside it the rows of all agents that only a critic is shown, if asked for."""
+        """A vector for each agent, and if requested the rows of all agents, which only a critic is shown."""
         own = Box(-np.inf, np.inf, (self.observation_size,))
         if not self.global_state:
             return own
@@ -463,7 +463,7 @@ def _decide(
 def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> ParticleState:
     """Return the particles after the physics of a decision.
 
-    A single step is no loop, and XLA would compute the action again in each pair of agents.
+    A single step is not a loop, and XLA would compute the action again in each pair of agents.
     """
 
     def advance(world: World, particles: ParticleState, force: Array, torque: Array) -> ParticleState:
