@@ -1,0 +1,177 @@
+"""Every block of README.md and docs/ runs, from an empty folder for each page, with small budgets.
+
+A block below a line that ends with "`name.py`:" is saved under that name. Any other block of Python is executed in a
+namespace of its own, so that it must run alone, and each command line by `shoal.cli.main`; both find what earlier
+blocks of the page have left in the folder. What is shown beneath a command is compared with what it prints: line by
+line, exactly where the numbers depend on nothing (refusals, help, lists), else with every number as "#".
+"""
+
+import os
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from shoal import cli
+from shoal.engine.run_config import RunConfig
+from shoal.envs import registry
+from shoal.runs import compiled_trainer
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+FENCE = re.compile(r"(?P<above>\S[^\n]*)\n+```(?P<language>\w*)\n(?P<text>.*?)\n```$", re.DOTALL | re.MULTILINE)
+EXACT = ("check", "envs", "grid", "--help", "--help-all")  # what these print depends on nothing
+
+# Blocks and command lines that a test cannot run: the page, how they begin, and why.
+SKIPPED = [
+]
+
+
+class Step(NamedTuple):
+    """A file to save, code to execute, or a command to call."""
+
+    line: int  # of the page where its block begins
+    kind: str  # "python", "command", or the name of a file
+    text: str
+    shown: tuple[str, ...] = ()  # beneath the command
+
+    @property
+    def refusal(self) -> bool:
+        return any(line.startswith("shoal: ") for line in self.shown)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a command needs neither training nor what earlier blocks leave."""
+        words = self.text.split()
+        is_listed = words[1:2] == ["envs"] or words[-1].startswith("--help")
+        return self.kind == "command" and "runs/" not in self.text and (self.refusal or is_listed)
+
+
+def commands(line: int, language: str, text: str) -> list[Step]:
+    """The commands of a block: after `$`, else all its lines; a script is one."""
+    text = text.replace("\\\n", "")
+    if text.startswith("$ "):
+        parts = [part.rstrip("\n").split("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+        return [Step(line, "command", command, tuple(shown)) for command, *shown in parts]
+    if language == "sh" or text.startswith("shoal "):
+        lines = [text] if re.match(r"#|for ", text) else text.split("\n")
+        return [Step(line, "command", command.removesuffix(" &")) for command in lines]
+    return []
+
+
+def steps(page: str) -> list[Step]:
+    """What a page has to run, in its order."""
+    text, found = PAGES[page].read_text(), []
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start("text")) + 1
+        name = re.search(r"`(\w+\.\w+)`:$", match["above"])
+        if name or match["language"] == "python":
+            found.append(Step(line, name[1] if name else "python", match["text"]))
+        else:
+            found += commands(line, match["language"], match["text"])
+    return [step for step in found if not any(is_skipped(page, step, entry) for entry in SKIPPED)]
+
+
+def is_skipped(page, step, entry):
+    return entry[0] == page and step.text.startswith(entry[1])
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path, undrawn):
+    """An empty folder from which modules can be imported, and runs whose budgets are small."""
+    updates, program_settings = RunConfig.total_updates.fget, compiled_trainer.program_settings
+
+    def few_updates(run):  # in proportion, so that a longer run stays longer
+        return updates(run) if run.checkpoint_evals else min(updates(run), 2 + updates(run) // 20)
+
+    def few_episodes(run, *rest):
+        return program_settings(run, *rest)._replace(eval_episodes=min(run.eval_episodes, 4))
+
+    monkeypatch.setattr(RunConfig, "total_updates", property(few_updates))
+    monkeypatch.setattr(RunConfig, "num_absolute_episodes", 4)
+    monkeypatch.setattr(RunConfig, "evaluation_points", lambda run: [0, run.total_updates])
+    monkeypatch.setattr(compiled_trainer, "program_settings", few_episodes)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def execute(page: str, step: Step) -> None:
+    """Execute a block as a module of its own, since dataclasses look for annotations there."""
+    module = sys.modules["block"] = types.ModuleType("block")
+    code = "\n" * (step.line - 1) + step.text  # errors name the page's line
+    exec(compile(code, str(PAGES[page]), "exec"), vars(module))
+
+
+def call(step: Step) -> int:
+    """Call a command line of `shoal`; the exit status."""
+    words = shlex.split(os.path.expandvars(step.text), comments=True)
+    assert words[0] == "shoal", f"{step.text} is no command of shoal, and not in SKIPPED"
+    try:
+        return cli.main(words[1:])
+    except SystemExit as end:
+        return end.code or 0
+
+
+def masked(line: str, *, exact: bool) -> str:
+    """A line with single spaces, and its numbers as #."""
+    line = " ".join(line.split())
+    return line if exact else re.sub(r"\b[0-9a-f]{7,}\b|-?\d[\d.,:]*(e[+-]\d+)?[kM]?\b", "#", line)
+
+
+def differences(step: Step, printed: str) -> str:
+    """The lines that are shown beneath a command and not printed, with what is printed; "" if there are none."""
+    exact = step.refusal or any(word in EXACT for word in step.text.split())
+    left = [masked(line, exact=exact) for line in printed.splitlines()]
+    for line in step.shown:
+        pattern = re.escape(masked(line, exact=exact)).replace(r"\.\.\.", ".*")
+        if not any(re.fullmatch(pattern, x) for x in left):
+            return f"{step.text}\nshows, but does not print\n  {line}\nIt prints\n{printed}"
+    return ""
+
+
+def run(page, todo, folder, capsys):
+    failures = []
+    for step in todo:
+        where = f"{PAGES[page].name}:{step.line}"
+        if step.kind == "python":
+            execute(page, step)
+        elif step.kind != "command":
+            (folder / step.kind).write_text(step.text + "\n")
+        else:
+            capsys.readouterr()
+            status = call(step)
+            captured = capsys.readouterr()
+            printed = (captured.out + captured.err).replace(str(folder), "/home/me").replace(str(Path.home()), "/home/me")
+            expected = 2 if step.refusal else 1 if re.search(r": \d+ findings?$", "\n".join(step.shown), re.M) else 0
+            if status != expected:
+                failures.append(f"{where}: {step.text} ends with {status}, not {expected}\n{printed}")
+            elif found := differences(step, printed):
+                failures.append(f"{where}: {found}")
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_shows_is_what_happens(page, folder, capsys):
+    run(page, steps(page), folder, capsys)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(step.is_quick for step in steps(page))])
+def test_refusals_and_lists_are_as_shown(page, folder, capsys):
+    todo = [step for step in steps(page) if step.is_quick or step.kind not in ("python", "command")]
+    run(page, todo, folder, capsys)
+
+
+@pytest.mark.parametrize(("page", "beginning", "reason"), SKIPPED)
+def test_what_is_skipped_exists(page, beginning, reason):
+    assert f"\n{beginning}" in PAGES[page].read_text().replace("\n$ ", "\n")
