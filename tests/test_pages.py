@@ -7,6 +7,7 @@ line, exactly where the numbers depend on nothing (refusals, help, lists), else 
 """
 
 import functools
+import importlib
 import re
 import shlex
 import sys
@@ -23,7 +24,8 @@ from shoal.runs import compiled_trainer, train
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-FENCE = re.compile(r"(?P<above>\S[^\n]*)\n+```(?P<language>\w*)\n(?P<text>.*?)\n```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(\w*)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+QUICK = ("accelerators", "design", "mpe", "ops", "spaces")  # pages that take a few seconds
 EXACT = ("check", "envs", "grid", "--help", "--help-all")  # what these print depends on nothing
 
 # Blocks and command lines that a test cannot run: the page, how they begin, and why.
@@ -56,7 +58,7 @@ SKIPPED = [
     ("recipes", "import json\nimport pandas", "pandas need not be installed"),
     ("recipes", "pip install", "installs packages"),
     ("results", "for env in", "trains for minutes"),
-    ("spaces", "--grid", "flags alone"),
+    ("spaces", "--", "flags alone"),
     ("tuning", "pip install", "installs packages"),
 ]
 
@@ -70,6 +72,10 @@ class Step(NamedTuple):
     shown: tuple[str, ...] = ()  # beneath the command
 
     @property
+    def words(self) -> list[str]:
+        return shlex.split(self.text, comments=True)
+
+    @property
     def refusal(self) -> bool:
         return any(line.startswith("shoal: ") for line in self.shown)
 
@@ -81,9 +87,9 @@ class Step(NamedTuple):
     @property
     def is_quick(self) -> bool:
         """Whether a command needs neither training nor what earlier blocks leave."""
-        words = self.text.split()
-        is_listed = words[1:2] == ["envs"] or words[-1].startswith("--help")
-        return self.kind == "command" and "runs/" not in self.text and (self.refusal or is_listed)
+        if self.kind != "command" or "runs/" in self.text:
+            return False
+        return self.refusal or self.words[1:2] == ["envs"] or self.words[-1].startswith("--help")
 
 
 def commands(line: int, language: str, text: str) -> list[Step]:
@@ -99,16 +105,17 @@ def commands(line: int, language: str, text: str) -> list[Step]:
 
 
 def steps(page: str) -> list[Step]:
-    """What a page has to run, in its order."""
+    """What a page has to run, in its order; its files come first."""
     text, found = PAGES[page].read_text(), []
     for match in FENCE.finditer(text):
-        line = text.count("\n", 0, match.start("text")) + 1
-        name = re.search(r"`(\w+\.\w+)`:$", match["above"])
-        if name or match["language"] == "python":
-            found.append(Step(line, name[1] if name else "python", match["text"]))
+        line, (language, block) = text.count("\n", 0, match.start(2)) + 1, match.groups()
+        name = re.search(r"`(\w+\.\w+)`:\s*$", text[: match.start()])
+        if name or language == "python":
+            found.append(Step(line, name[1] if name else "python", block))
         else:
-            found += commands(line, match["language"], match["text"])
-    return [step for step in found if not any(is_skipped(page, step, entry) for entry in SKIPPED)]
+            found += commands(line, language, block)
+    todo = [step for step in found if not any(is_skipped(page, step, entry) for entry in SKIPPED)]
+    return sorted(todo, key=lambda step: step.kind in ("python", "command"))
 
 
 def is_skipped(page, step, entry):
@@ -158,13 +165,12 @@ def end_planning(*_):
 
 def call(step: Step, monkeypatch) -> int:
     """Call a command line of `shoal`; the exit status."""
-    words = shlex.split(step.text, comments=True)
-    assert words[0] == "shoal", f"{step.text} is no command of shoal, and not in SKIPPED"
+    assert step.words[0] == "shoal", f"{step.text} is no command of shoal, and not in SKIPPED"
     with monkeypatch.context() as patch:
         if step.is_planned:
             patch.setattr(train, "compile_run", end_planning)
         try:
-            return cli.main(words[1:])
+            return cli.main(step.words[1:])
         except SystemExit as end:
             return end.code or 0
         except Planned:
@@ -179,7 +185,7 @@ def masked(line: str, *, exact: bool) -> str:
 
 def differences(step: Step, printed: str) -> str:
     """The lines that are shown beneath a command and not printed, with what is printed; "" if there are none."""
-    exact = step.refusal or any(word in EXACT for word in step.text.split())
+    exact = step.refusal or any(word in EXACT for word in step.words)
     left = [masked(line, exact=exact) for line in printed.splitlines()]
     for line in step.shown:
         pattern = re.escape(masked(line, exact=exact)).replace(r"\.\.\.", ".*")
@@ -202,6 +208,7 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
             execute(page, step)
         elif step.kind != "command":
             (folder / step.kind).write_text(step.text + "\n")
+            importlib.invalidate_caches()
         else:
             capsys.readouterr()
             status = call(step, monkeypatch)
@@ -216,11 +223,16 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
 
 
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.quick(*QUICK)
+@pytest.mark.rare("jaxmarl")
 def test_what_a_page_shows_is_what_happens(page, run):
     run(page, steps(page))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(step.is_quick for step in steps(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in QUICK and any(step.is_quick for step in steps(page))]
+)
+@pytest.mark.quick("command-line", "extending", "grid", "memory")
 def test_refusals_and_lists_are_as_shown(page, run):
     todo = [step for step in steps(page) if step.is_quick or step.kind not in ("python", "command")]
     run(page, todo)
