@@ -8,6 +8,7 @@ line, exactly where the numbers depend on nothing (refusals, help, lists), else 
 
 import functools
 import importlib
+import itertools
 import re
 import shlex
 import sys
@@ -21,6 +22,8 @@ from shoal import cli
 from shoal.engine.run_config import RunConfig
 from shoal.envs import registry
 from shoal.runs import compiled_trainer, train
+from shoal.runs.differences import differences
+from shoal.show import reports
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -80,11 +83,6 @@ class Step(NamedTuple):
         return any(line.startswith("shoal: ") for line in self.shown)
 
     @property
-    def is_planned(self) -> bool:
-        """Whether a training is only planned: nothing is shown of it, and nothing on the page needs its run."""
-        return self.text.startswith("shoal train") and not self.shown and "runs/" not in self.text
-
-    @property
     def is_quick(self) -> bool:
         """Whether a command needs neither training nor what earlier blocks leave."""
         if self.kind != "command" or "runs/" in self.text:
@@ -128,7 +126,7 @@ def folder(monkeypatch, tmp_path, undrawn):
     updates, program_settings = RunConfig.total_updates.fget, compiled_trainer.program_settings
 
     def few_updates(run):  # in proportion, so that a longer run stays longer
-        return updates(run) if run.checkpoint_evals else min(updates(run), 2 + updates(run) // 20)
+        return updates(run) if run.checkpoint_evals else min(updates(run), 2 + updates(run) // 100)
 
     def few_episodes(run, *rest):
         return program_settings(run, *rest)._replace(eval_episodes=min(run.eval_episodes, 4))
@@ -159,22 +157,39 @@ class Planned(BaseException):
     """Ends a training before anything compiles."""
 
 
-def end_planning(*_):
-    raise Planned
+def end_with_plan(plan, *_):
+    raise Planned(plan)
 
 
-def call(step: Step, monkeypatch) -> int:
-    """Call a command line of `shoal`; the exit status."""
-    assert step.words[0] == "shoal", f"{step.text} is no command of shoal, and not in SKIPPED"
-    with monkeypatch.context() as patch:
-        if step.is_planned:
-            patch.setattr(train, "compile_run", end_planning)
-        try:
-            return cli.main(step.words[1:])
-        except SystemExit as end:
-            return end.code or 0
-        except Planned:
-            return 0
+def result_of(plan) -> str:
+    """What a run would print as its result, with 0 for what it would learn."""
+    score = {"iqm": 0.0, "interval": [0.0, 0.0], "returns": [0.0] * plan.experiment.run.seeds}
+    summary = {
+        "environment": plan.experiment.environment_name,
+        "algorithm": plan.experiment.algorithm,
+        "seeds": score["returns"],
+        "steps_per_seed": 0,
+        "settings": differences(plan.experiment),
+        "absolute": score,
+        "final": score,
+        "evaluation": {"episodes": 0},
+        "steps_per_second": 0.0,
+        "seconds": dict.fromkeys(("compile", "train", "evaluate"), 0.0),
+    }
+    return reports.result_text(summary, plan.experiment.run.run_dir)
+
+
+def call(words: list[str], patch, only_plan: bool) -> int:
+    """Call `shoal` with words; the exit status. A training that is only planned prints a result of zeros."""
+    if only_plan:
+        patch.setattr(train, "compile_run", end_with_plan)
+    try:
+        return cli.main(words)
+    except SystemExit as end:
+        return end.code or 0
+    except Planned as end:
+        print(result_of(end.args[0]))
+        return 0
 
 
 def masked(line: str, *, exact: bool) -> str:
@@ -183,7 +198,7 @@ def masked(line: str, *, exact: bool) -> str:
     return line if exact else re.sub(r"\b[0-9a-f]{7,}\b|-?\d[\d.,:]*(e[+-]\d+)?[kM]?\b", "#", line)
 
 
-def differences(step: Step, printed: str) -> str:
+def missing(step: Step, printed: str) -> str:
     """The lines that are shown beneath a command and not printed, with what is printed; "" if there are none."""
     exact = step.refusal or any(word in EXACT for word in step.words)
     left = [masked(line, exact=exact) for line in printed.splitlines()]
@@ -192,6 +207,12 @@ def differences(step: Step, printed: str) -> str:
         if not any(re.fullmatch(pattern, x) for x in left):
             return f"{step.text}\nshows, but does not print\n  {line}\nIt prints\n{printed}"
     return ""
+
+
+def is_needed(step, todo) -> bool:
+    """Whether the run of a training is used elsewhere on the page; else it is only planned."""
+    path = dict(itertools.pairwise(step.words)).get("--run-dir")
+    return path is not None and any(path in other.text for other in todo if other is not step)
 
 
 @pytest.fixture
@@ -211,13 +232,15 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
             importlib.invalidate_caches()
         else:
             capsys.readouterr()
-            status = call(step, monkeypatch)
+            assert step.words[0] == "shoal", f"{where}: {step.text} is no command of shoal, and not in SKIPPED"
+            with monkeypatch.context() as patch:
+                status = call(step.words[1:], patch, not is_needed(step, todo))
             captured = capsys.readouterr()
             printed = (captured.out + captured.err).replace(str(Path.home()), "/home/me")
             expected = 2 if step.refusal else 1 if re.search(r": \d+ findings?$", "\n".join(step.shown), re.M) else 0
             if status != expected:
                 failures.append(f"{where}: {step.text} ends with {status}, not {expected}\n{printed}")
-            elif found := differences(step, printed):
+            elif found := missing(step, printed):
                 failures.append(f"{where}: {found}")
     assert not failures, "\n\n".join(failures)
 
