@@ -52,6 +52,7 @@ SKIPPED = [
     ("durability", "#!/bin/bash", "needs Slurm"),
     ("durability", "shoal train faulty:Faulty", "of an environment with a mistake"),
     ("durability", "shoal resume runs/nan", "of an environment with a mistake"),
+    ("extending", "import shoal\n\ntry:", "of a file with a mistake"),
     ("grid", 'from shoal.envs.grid.rulesets.benchmark import Benchmark\n\nBenchmark.load("small-1m")', "downloaded"),
     ("jaxmarl", "pip install", "installs packages"),
     ("jaxmarl", "shoal train", "compiles for minutes"),
