@@ -1,8 +1,6 @@
 """Several agents from the command line and from Python, as the page about them shows it."""
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from shoal.envs.team_probe import TeamProbe
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-PAGE = Path(__file__).parents[1] / "docs" / "agents.md"
 SIZES = "--num-envs 6 --num-steps 8 --total-steps 480 --seeds 2 --devices 1 --num-evals 2 --eval-episodes 6 --quiet"
 SMALL = "--hidden-sizes 8 --num-minibatches 2 --update-epochs 1"
 
@@ -27,19 +24,6 @@ def run_dir(tmp_path_factory):
     )
     assert cli.main(words.split()) == 0
     return path
-
-
-@pytest.mark.full
-def test_the_listing_on_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    listing = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    names = {"__name__": "listing"}
-    exec(compile(listing.replace("40_000", "512"), str(PAGE), "exec"), names)
-    assert names["actions"].shape == (2,)
-    assert np.shape(names["result"]["returns"][0]["matrix"]) == (1, 1)
-    assert names["run"].summary["agents"] == {
-        **{"count": 2, "team_return": "mean", "agent_steps_per_seed": 1024},
-    }
 
 
 @pytest.mark.full

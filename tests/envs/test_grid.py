@@ -23,8 +23,6 @@ from shoal.envs.grid.engine.agent import Action
 from shoal.envs.grid.engine.goals import GoalKind
 from shoal.envs.grid.engine.rules import RuleKind
 from shoal.envs.grid.engine.tiles import FLOOR, Colour, Tile, cell
-from shoal.envs.grid.rulesets.benchmark import Benchmark
-from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset, ruleset, stack
 from shoal.nets.encoders import observation_parts
 
@@ -265,20 +263,6 @@ def test_as_many_things_as_there_are_free_cells_are_placed():
     state, _ = jax.jit(world.reset)(jax.random.key(0))
     assert (np.asarray(state.cells) == cell(*BALL)).sum() == 48
     assert state.cells[state.agent.place] == FLOOR
-
-
-@pytest.mark.full
-def test_the_code_of_the_page_runs(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    blocks = [block for block in blocks if "small-1m" not in block]  # of a file that must be downloaded
-    assert len(blocks) == 6
-    goals = re.search(r"--goals ([a-z_ ]+)", PAGE.read_text()).group(1).split()
-    drawn = dataclasses.replace(PUBLISHED["trivial"], goals=tuple(goals))
-    Benchmark.make(drawn, 200).save("agent.npz")  # as the command before the last block does
-    namespace = {}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), namespace)
 
 
 def test_the_page_gives_the_numbers_of_tiles_and_colours():

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -697,15 +696,6 @@ def test_a_time_that_is_none_is_refused(seconds):
 # --- The page about it ----------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[3] / "docs" / "checker.md"
-
-
-def test_the_example_of_the_page_is_as_it_says():
-    page = PAGE.read_text()
-    code = re.search(r"```python\n(import jax\n.*?)```", page, re.DOTALL).group(1)
-    said = re.search(r"```text\n(.*?)\n```", page, re.DOTALL).group(1)
-    thermostat = types.ModuleType("thermostat")
-    exec(code, vars(thermostat))
-    assert report(check(thermostat.Thermostat()), "thermostat:Thermostat") == said
 
 
 def test_the_page_lists_every_rule():

@@ -1,0 +1,267 @@
+"""Every block of README.md and docs/ runs, from an empty folder for each page, with small budgets.
+
+A block below a line that ends with "`name.py`:" is saved under that name. Any other block of Python is executed in a
+namespace of its own, so that it must run alone, and each command line by `shoal.cli.main`; both find what earlier
+blocks of the page have left in the folder. What is shown beneath a command is compared with what it prints: line by
+line, exactly where the numbers depend on nothing (refusals, help, lists), else with every number as "#".
+"""
+
+import functools
+import importlib
+import itertools
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from shoal import cli
+from shoal.engine.run_config import RunConfig
+from shoal.envs import registry
+from shoal.runs import compiled_trainer, train
+from shoal.runs.differences import differences
+from shoal.show import reports
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+FENCE = re.compile(r"^```(\w*)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+QUICK = ("accelerators", "design", "mpe", "ops", "spaces")  # pages that take a few seconds
+EXACT = ("check", "envs", "grid", "--help", "--help-all")  # what these print depends on nothing
+
+# Blocks and command lines that a test cannot run: the page, how they begin, and why.
+SKIPPED = [
+    ("README", "make", "installs, trains for a minute, and runs the tests"),
+    ("accelerators", "pip install", "installs packages"),
+    ("agents", "PYTHONPATH=benchmarks", "of the benchmarks' folder"),
+    ("command-line", "shoal train CartPole-v1 --seeds 2 --total-steps 2e6", "of a run that was killed"),
+    ("command-line", "shoal checkpoints runs/whole", "of a run that was killed"),
+    ("command-line", "shoal eval runs/unlock", "of a run that takes minutes"),
+    ("command-line", "shoal check corner:Corner", "of a file of the page python.md"),
+    ("command-line", "shoal train corridor:Corridor", "of a file with a mistake"),
+    ("durability", "shoal checkpoints", "of runs that were killed or damaged"),
+    ("durability", "shoal eval runs/preempted", "of a run that was killed"),
+    ("durability", "shoal train CartPole-v1 --seeds 2 --total-steps 5e6", "of a run that was killed"),
+    ("durability", "shoal resume runs/preempted", "of a run that was killed"),
+    ("durability", "shoal resume runs/killed", "of a run that is in use"),
+    ("durability", "taskset", "of a run that was killed"),
+    ("durability", "# preempt.sh", "kills processes"),
+    ("durability", "bash preempt.sh", "kills processes"),
+    ("durability", "#!/bin/bash", "needs Slurm"),
+    ("durability", "shoal train faulty:Faulty", "of an environment with a mistake"),
+    ("durability", "shoal resume runs/nan", "of an environment with a mistake"),
+    ("extending", "import shoal\n\ntry:", "of a file with a mistake"),
+    ("grid", 'from shoal.envs.grid.rulesets.benchmark import Benchmark\n\nBenchmark.load("small-1m")', "downloaded"),
+    ("jaxmarl", "pip install", "installs packages"),
+    ("jaxmarl", "shoal train", "compiles for minutes"),
+    ("mpe", "python benchmarks", "of the benchmarks' folder"),
+    ("mpe", "shoal eval RUN", "of a run that takes minutes"),
+    ("mpe", "PYTHONPATH=benchmarks", "of the benchmarks' folder"),
+    ("recipes", "import json\nimport pandas", "pandas need not be installed"),
+    ("recipes", "pip install", "installs packages"),
+    ("results", "for env in", "trains for minutes"),
+    ("spaces", "--", "flags alone"),
+    ("tuning", "pip install", "installs packages"),
+]
+
+
+class Step(NamedTuple):
+    """A file to save, code to execute, or a command to call."""
+
+    line: int  # of the page where its block begins
+    kind: str  # "python", "command", or the name of a file
+    text: str
+    shown: tuple[str, ...] = ()  # beneath the command
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.text, comments=True)
+
+    @property
+    def refusal(self) -> bool:
+        return any(line.startswith("shoal: ") for line in self.shown)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a command needs neither training nor what earlier blocks leave."""
+        if self.kind != "command" or "runs/" in self.text:
+            return False
+        return self.refusal or self.words[1:2] == ["envs"] or self.words[-1].startswith("--help")
+
+
+def commands(line: int, language: str, text: str) -> list[Step]:
+    """The commands of a block: after `$`, else all its lines; a script is one."""
+    text = text.replace("\\\n", "")
+    if text.startswith("$ "):
+        parts = [part.rstrip("\n").split("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+        return [Step(line, "command", command, tuple(shown)) for command, *shown in parts]
+    if language == "sh" or text.startswith("shoal "):
+        lines = [text] if re.match(r"#|for ", text) else text.split("\n")
+        return [Step(line, "command", command.removesuffix(" &")) for command in lines]
+    return []
+
+
+def steps(page: str) -> list[Step]:
+    """What a page has to run, in its order; its files come first."""
+    text, found = PAGES[page].read_text(), []
+    for match in FENCE.finditer(text):
+        line, (language, block) = text.count("\n", 0, match.start(2)) + 1, match.groups()
+        name = re.search(r"`(\w+\.\w+)`:\s*$", text[: match.start()])
+        if name or language == "python":
+            found.append(Step(line, name[1] if name else "python", block))
+        else:
+            found += commands(line, language, block)
+    todo = [step for step in found if not any(is_skipped(page, step, entry) for entry in SKIPPED)]
+    return sorted(todo, key=lambda step: step.kind in ("python", "command"))
+
+
+def is_skipped(page, step, entry):
+    return entry[0] == page and step.text.startswith(entry[1])
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path, undrawn):
+    """An empty folder from which modules can be imported, and runs whose budgets are small."""
+    updates, program_settings = RunConfig.total_updates.fget, compiled_trainer.program_settings
+
+    def few_updates(run):  # in proportion, so that a longer run stays longer
+        return updates(run) if run.checkpoint_evals else min(updates(run), 2 + updates(run) // 100)
+
+    def few_episodes(run, *rest):
+        return program_settings(run, *rest)._replace(eval_episodes=min(run.eval_episodes, 4))
+
+    monkeypatch.setattr(RunConfig, "total_updates", property(few_updates))
+    monkeypatch.setattr(RunConfig, "num_absolute_episodes", 4)
+    monkeypatch.setattr(RunConfig, "evaluation_points", lambda run: [0, run.total_updates])
+    monkeypatch.setattr(compiled_trainer, "program_settings", few_episodes)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def execute(page: str, step: Step) -> None:
+    """Execute a block as a module of its own, since dataclasses look for annotations there."""
+    module = sys.modules["block"] = types.ModuleType("block")
+    code = "\n" * (step.line - 1) + step.text  # errors name the page's line
+    exec(compile(code, str(PAGES[page]), "exec"), vars(module))
+
+
+class Planned(BaseException):
+    """Ends a training before anything compiles."""
+
+
+def end_with_plan(plan, *_):
+    raise Planned(plan)
+
+
+def result_of(plan) -> str:
+    """What a run would print as its result, with 0 for what it would learn."""
+    score = {"iqm": 0.0, "interval": [0.0, 0.0], "returns": [0.0] * plan.experiment.run.seeds}
+    summary = {
+        "environment": plan.experiment.environment_name,
+        "algorithm": plan.experiment.algorithm,
+        "seeds": score["returns"],
+        "steps_per_seed": 0,
+        "settings": differences(plan.experiment),
+        "absolute": score,
+        "final": score,
+        "evaluation": {"episodes": 0},
+        "steps_per_second": 0.0,
+        "seconds": dict.fromkeys(("compile", "train", "evaluate"), 0.0),
+    }
+    return reports.result_text(summary, plan.experiment.run.run_dir)
+
+
+def call(words: list[str], patch, only_plan: bool) -> int:
+    """Call `shoal` with words; the exit status. A training that is only planned prints a result of zeros."""
+    if only_plan:
+        patch.setattr(train, "compile_run", end_with_plan)
+    try:
+        return cli.main(words)
+    except SystemExit as end:
+        return end.code or 0
+    except Planned as end:
+        print(result_of(end.args[0]))
+        return 0
+
+
+def masked(line: str, *, exact: bool) -> str:
+    """A line with single spaces, and its numbers as #."""
+    line = " ".join(line.split())
+    return line if exact else re.sub(r"\b[0-9a-f]{7,}\b|-?\d[\d.,:]*(e[+-]\d+)?[kM]?\b", "#", line)
+
+
+def missing(step: Step, printed: str) -> str:
+    """The lines that are shown beneath a command and not printed, with what is printed; "" if there are none."""
+    exact = step.refusal or any(word in EXACT for word in step.words)
+    left = [masked(line, exact=exact) for line in printed.splitlines()]
+    for line in step.shown:
+        pattern = re.escape(masked(line, exact=exact)).replace(r"\.\.\.", ".*")
+        if not any(re.fullmatch(pattern, x) for x in left):
+            return f"{step.text}\nshows, but does not print\n  {line}\nIt prints\n{printed}"
+    return ""
+
+
+def is_needed(step, todo) -> bool:
+    """Whether the run of a training is used elsewhere on the page; else it is only planned."""
+    path = dict(itertools.pairwise(step.words)).get("--run-dir")
+    return path is not None and any(path in other.text for other in todo if other is not step)
+
+
+@pytest.fixture
+def run(folder, capsys, monkeypatch):
+    """Runs steps of a page in the folder, and says what differs."""
+    return functools.partial(run_steps, folder, capsys, monkeypatch)
+
+
+def run_steps(folder, capsys, monkeypatch, page, todo):
+    failures = []
+    for step in todo:
+        where = f"{PAGES[page].name}:{step.line}"
+        if step.kind == "python":
+            execute(page, step)
+        elif step.kind != "command":
+            (folder / step.kind).write_text(step.text + "\n")
+            importlib.invalidate_caches()
+        else:
+            capsys.readouterr()
+            assert step.words[0] == "shoal", f"{where}: {step.text} is no command of shoal, and not in SKIPPED"
+            with monkeypatch.context() as patch:
+                status = call(step.words[1:], patch, not is_needed(step, todo))
+            captured = capsys.readouterr()
+            printed = (captured.out + captured.err).replace(str(Path.home()), "/home/me")
+            expected = 2 if step.refusal else 1 if re.search(r": \d+ findings?$", "\n".join(step.shown), re.M) else 0
+            if status != expected:
+                failures.append(f"{where}: {step.text} ends with {status}, not {expected}\n{printed}")
+            elif found := missing(step, printed):
+                failures.append(f"{where}: {found}")
+    assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.quick(*QUICK)
+@pytest.mark.rare("jaxmarl")
+def test_what_a_page_shows_is_what_happens(page, run):
+    run(page, steps(page))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in QUICK and any(step.is_quick for step in steps(page))]
+)
+@pytest.mark.quick("command-line", "extending", "grid", "memory")
+def test_refusals_and_lists_are_as_shown(page, run):
+    todo = [step for step in steps(page) if step.is_quick or step.kind not in ("python", "command")]
+    run(page, todo)
+
+
+@pytest.mark.parametrize(("page", "beginning", "reason"), SKIPPED)
+def test_what_is_skipped_exists(page, beginning, reason):
+    assert f"\n{beginning}" in PAGES[page].read_text().replace("\n$ ", "\n")
