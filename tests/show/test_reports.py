@@ -133,7 +133,7 @@ def test_files_about_the_run_so_far_that_cannot_be_written_are_told_once(directo
         reporter.report_failure()
     assert notes == [
         "the files about the run so far: progress.json cannot be written: No space left on device. "
-        "Training goes on."
+        "Training continues."
     ]
 
 
