@@ -304,6 +304,7 @@ def test_a_frozen_seed_is_named_and_never_the_best(frozen):
     failed = faults_of(frozen)
     text = result_text(frozen.summary, frozen.path)
     assert text.count("  failed          seed ") == len(failed)
+    assert f"; failed: {', '.join(f'seed {seed}' for seed in sorted(failed))}; " in repr(frozen)
     for seed, update in failed.items():
         assert (
             f"  failed          seed {seed}: a number was not finite in update {update}; its last policy"

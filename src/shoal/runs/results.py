@@ -20,6 +20,7 @@ from shoal.disk.summary import build_summary, chosen_score, interval_text, varia
 from shoal.engine import team
 from shoal.engine.nonfinite import STOPPED, failed_members
 from shoal.engine.population import member_layout
+from shoal.engine.population.members import Member
 from shoal.engine.run import Run
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.runs import compiled_trainer, finetuning
@@ -59,6 +60,8 @@ class TrainedRun:
             result = "no result"
         else:
             result = f"IQM {score['iqm']:.2f}{interval_text(score['interval'])}"
+        if failed := [Member(x["seed"], x.get("label", "")).name for x in self.summary["failed"]]:
+            result += f"; failed: {', '.join(failed)}"
         return (
             f"<{type(self).__name__} {self.summary['environment']}, {self.summary['algorithm']}, {len(seeds)} "
             f"{'seed' if len(seeds) == 1 else 'seeds'}, {self.summary['steps_per_seed']:,} steps each: {result}; "
