@@ -34,9 +34,7 @@ class Memory(NamedTuple):
     """The memories of all agents, [N, A, ...]."""
 
     sets: tuple[PyTree, ...]  # the memory of each set's agents
-    absent: (
-        Array | None
-    )  # agents that were absent at the previous step, [N, A]; None where no agent has a memory
+    absent: Array | None  # agents absent at the previous step, [N, A]; None where no agent has a memory
 
 
 class Sets(NamedTuple):
