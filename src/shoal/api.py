@@ -266,7 +266,7 @@ def checkpoints(run: str | Path) -> list[dict[str, Any]]:
 
     Returns:
       of each `steps`, `seconds` since it was written, `score` (the interquartile mean over seeds of the evaluation at
-      which it was written, else None), `bytes`, and `problem`: what is damaged, or "".
+      which it was written, else None), `bytes`, and `problem`: the damage, or "".
     Raises:
       ShoalError: there is no such run.
     """

@@ -1,6 +1,6 @@
 """Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), with or without a recurrent network.
 
-From top to bottom: what is learned, how it acts, the update, the advantages of a rollout, a gradient step, the loss,
+From top to bottom: the learner, how it acts, the update, the advantages of a rollout, a gradient step, the loss,
 and the rows of a rollout. The settings are in `ppo_config.py`; `xla/chunked_gradients.py` cuts rows in chunks.
 """
 
@@ -60,11 +60,11 @@ class Shared(NamedTuple):
 
     network: PyTree
     optimizer: PyTree
-    observation: statistics.RunningMoments | None  # norm_obs
-    reward: statistics.RunningMoments | None  # norm_reward: of the discounted return
-    learning_rate_scale: Array  # moved by the adaptive schedule, else 1
-    kl_coef: Array  # of the penalty
-    value: statistics.RunningMoments | None = None  # norm_value: of the value's targets
+    observation: statistics.RunningMoments | None  # with norm_obs
+    reward: statistics.RunningMoments | None  # with norm_reward: of the discounted return
+    learning_rate_scale: Array  # changed by the adaptive schedule, else 1
+    kl_coef: Array  # the coefficient of the KL penalty
+    value: statistics.RunningMoments | None = None  # with norm_value: of the value's targets
 
 
 class ActingPolicy(NamedTuple):
@@ -80,9 +80,9 @@ class Extras(NamedTuple):
     raw_action: (
         Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
     )
-    log_prob: Array  # of the raw action
-    distribution: PyTree  # that the action was drawn from, where the surrogate needs it
-    memory: PyTree  # of the actor after the step; () if it has none, or does not keep it for each step
+    log_prob: Array  # the raw action's log-probability
+    distribution: PyTree  # the one that the action was drawn from, where the surrogate needs it
+    memory: PyTree  # the actor's memory after the step; () if it has none, or does not keep it
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
@@ -186,8 +186,8 @@ class LossParts(NamedTuple):
     clip_fraction: Array
 
 
-METRICS = (*LossParts._fields, "grad_norm", "actor_updates")  # of a gradient step, in this order
-ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # of steps that the actor took
+METRICS = (*LossParts._fields, "grad_norm", "actor_updates")  # per gradient step, in this order
+ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # averaged over the actor's steps
 
 
 def update(

@@ -19,7 +19,7 @@ from shoal.nets import networks
 from shoal.types import Algorithm, EnvSpec
 from shoal.xla.chunked_gradients import default_chunk_rows
 
-# The orders of all passes are drawn ahead, and one update should end while somebody waits.
+# The orders of all passes are drawn ahead, and one update should not take very long.
 MAX_EPOCHS = 10_000
 _PENALTY = Needs("surrogate", ("penalty",), or_function=True)
 _DPO = Needs("surrogate", ("dpo",), or_function=True)

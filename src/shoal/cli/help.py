@@ -13,7 +13,7 @@ from shoal.config import settings
 from shoal.config.arguments import LARGEST_INDEX
 
 MOST_USED = "most used"  # the group that a short page shows in full
-LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
+LONG_PAGE_FLAGS = 30  # number of flags from which a page is short unless all are requested
 TEXT_COLUMN = 28  # columns of a flag and its kind of value
 WIDTHS = (60, 100)
 
@@ -118,7 +118,7 @@ def _help_text(setting: settings.Setting) -> str:
     bounds = setting.bounds and dataclasses.replace(setting.bounds, high=_shown(setting.bounds.high))
     if bounds and bounds.has_finite():
         text = f"{text} {str(bounds).capitalize()}."
-    if value in ("", ()):  # what is left out; the text says what that means
+    if value in ("", ()):  # a default that is left out; the text explains it
         return text
     default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return f"{text} (default: {default})"

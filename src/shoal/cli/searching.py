@@ -50,7 +50,7 @@ def read_search(
     """Read the flags of a command that searches.
 
     Returns:
-      what is trained, the space, the options, and whether progress is shown.
+      the request, the space, the options, and whether progress is shown.
     """
     parsed, request = read_request(command, description, choices, example, arguments)
     space = api.space_from_words(parsed.grid, parsed.random, parsed.space)
@@ -66,7 +66,7 @@ def read_request(
     """Read the flags of a command that trains several settings; see `read_search`.
 
     Returns:
-      the command's own flags, and what is trained.
+      the command's own flags, and the request.
     """
     arguments = flags.join_repeated(arguments, REPEATED)
     words = flags.leading_words(arguments)

@@ -21,7 +21,7 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class RunFlags:
-    """The algorithm, the origin of the settings, and what is printed: flags of every command that trains."""
+    """The flags of every command that trains: the algorithm, the origin of the settings, and the output."""
 
     algorithm: str = "ppo"
     """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
@@ -89,7 +89,7 @@ def print_result(trained: api.TrainedRun) -> int:
 
 
 def print_summary(trained: api.TrainedRun) -> None:
-    """Print what a summary says."""
+    """Print the results in a summary."""
     output.print_result(api.result_text(dict(trained.summary), trained.path), trained.path)
 
 

@@ -37,7 +37,7 @@ IMPORTABLE = ("score", "eval_metrics")
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
 METRICS_PLACE = "a run writes metrics.jsonl, summary.json and learning_curve.png to its directory"
-# Settings by the names that other trainers give them; what no setting does is said in a sentence.
+# Settings by the names that other trainers give them; a sentence explains those without a counterpart.
 ON_A_GPU = (
     "JAX takes a GPU by itself where its CUDA package is installed (`pip install 'jax[cuda13]'`), and "
     "JAX_PLATFORMS=cpu keeps a run on the CPU"
@@ -87,7 +87,7 @@ class Setting(NamedTuple):
     Attributes:
       owner: the class of the struct that holds it.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
-      names: those of the functions of which it chooses one (see `function`); None for any other setting.
+      names: of the functions among which it chooses (see `function`); None for any other setting.
     """
 
     name: str
@@ -351,7 +351,7 @@ class FieldSchema(NamedTuple):
     """The declaration of one field of a config's class: a setting, or a struct or dictionary of settings.
 
     Attributes:
-      keyed: what the names of its settings begin with, where it holds several (see `keyed`).
+      keyed: the prefix of the names of its settings, where it holds several (see `keyed`).
       may_nest: whether its value may be a dataclass, with settings of its own.
       names: see `Setting`.
     """
@@ -439,7 +439,7 @@ def check_fields(config: Any) -> None:
         if isinstance(value, jax.core.Tracer):
             continue
         if setting.choice:
-            if declared is not str:  # no struct, whose name is a text
+            if declared is not str:  # not a struct: a name is text
                 raise ShoalError(
                     f"{name}={value!r} is not a struct; with_settings({type(config).__name__}(), {name}={value!r}) "
                     "chooses one by its name"

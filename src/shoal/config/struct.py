@@ -310,7 +310,7 @@ def with_saved_parts(tree: T, saved: Mapping[str, Any], parts: Sequence[str]) ->
     """Replace some parts of a tree by saved leaves of the same names.
 
     Args:
-      parts: what the names of the leaves to replace begin with, up to the first slash. The tree and `saved` must
+      parts: the prefixes, up to the first slash, of the names of the leaves to replace. The tree and `saved` must
         have the same leaves in these parts; all other leaves stay as they are in the tree.
     Raises:
       ShoalError: the first leaf that is missing on one side, or has another shape or dtype.

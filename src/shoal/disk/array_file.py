@@ -236,7 +236,7 @@ def read(path: Path, leaves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     Args:
       leaves: as its record describes them.
     Raises:
-      UnusableError: they cannot be read, or are not what the record says.
+      UnusableError: they cannot be read, or differ from the record.
     """
     try:
         return dict(_read(path, leaves))

@@ -23,7 +23,7 @@ from shoal.base.files import report_os_errors
 
 LOCK = ".lock"
 
-# What a lock file holds. The token tells processes of containers apart that have the same number and name of the host.
+# The content of a lock file. The token tells apart processes of containers with the same number and host name.
 _ENTRY = re.compile(rb"(process [1-9][0-9]{0,9} of host '[ -&(-~]+')\n[0-9a-f]{16}\n")
 _TOKEN = os.urandom(8).hex()
 _MAX_BYTES = 1000  # of a lock file that are read
@@ -69,7 +69,7 @@ class Lock:
 
 
 def _own_entry() -> bytes:
-    """Return what the lock file holds while this process has locked it."""
+    """Return the content of the lock file while this process has locked it."""
     return f"process {os.getpid()} of host {platform.node()!a}\n{_TOKEN}\n".encode()
 
 

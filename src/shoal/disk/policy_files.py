@@ -56,7 +56,7 @@ def save_best(directory: RunDirectory, population: Run, members: Members) -> Non
 
 
 def save_last(directory: RunDirectory, population: Run, members: Members) -> None:
-    """Save the last policies of all members, and the rest of what was learned.
+    """Save the last policies of all members, and the rest of their learners.
 
     Raises:
       ShoalError: they cannot be written.

@@ -20,7 +20,7 @@ class EpisodeRecords(NamedTuple):
     returned: Array
     length: Array
     terminated: Array
-    truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
+    truncated: Array  # an episode that is neither terminated nor truncated reached the limit of steps
     final_reward: Array
 
 

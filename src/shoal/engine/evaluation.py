@@ -37,25 +37,25 @@ from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, Ti
 class EpisodeResults(NamedTuple):
     """The results of N whole episodes, [N] each."""
 
-    returned: Array  # of the team, where there are several agents
+    returned: Array  # the return; the team's, where there are several agents
     length: Array
     terminated: Array
-    truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
+    truncated: Array  # an episode that is neither terminated nor truncated reached the limit of steps
     info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
     agents: Any = ()  # the returns of several agents, [N, A]; () for one
-    last_reward: Any = ()  # of several agents, the team's reward in the last step; () for one
+    last_reward: Any = ()  # with several agents, the team's reward in the last step; () for one
 
 
 class EvaluationState(NamedTuple):
     """State of N running episodes, one in each environment."""
 
-    key: Array  # of the episodes' steps
+    key: Array  # for the episodes' steps
     step: Array
     timestep: TimeStep
     state: State
     memory: Memory
     results: EpisodeResults
-    faults: FirstFaults | tuple[()]  # () where the environment explains none
+    faults: FirstFaults | tuple[()]  # () where the environment explains no faults
 
 
 def play_episodes(

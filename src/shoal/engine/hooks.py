@@ -49,4 +49,4 @@ class Supervisor:
         return False
 
     def note_fault(self, member: int, sentence: str) -> None:
-        """Show what was not finite in an evaluation of a member."""
+        """Show which numbers were not finite in an evaluation of a member."""

@@ -1,6 +1,6 @@
 """Players who share a world of several agents: policies, random actions or a function, each for some of the agents.
 
-A player is what an algorithm's config is to evaluation: it has a method `algorithm(spec)`, whose `memory` and `act`
+A player serves evaluation as an algorithm's config does: it has a method `algorithm(spec)`, whose `memory` and `act`
 play. So two players make one more, which is evaluated like any policy.
 """
 
@@ -110,9 +110,9 @@ def pair(first: Algorithm, second: Algorithm, is_first: Array) -> Algorithm:
 class Side(NamedTuple):
     """The players of one side, one for each seed; each leaf has a leading axis of them."""
 
-    config: Any  # or RandomPlayer, ScriptedPlayer
+    config: Any  # an algorithm's config, RandomPlayer or ScriptedPlayer
     parameters: PyTree
-    number: Array  # of each player, so that there is a leaf
+    number: Array  # the number of each player, so that there is a leaf
 
 
 @functools.partial(jax.jit, static_argnames=("of_first", "episodes", "max_steps", "greedy", "mapped_by"))

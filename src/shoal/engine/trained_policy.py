@@ -19,7 +19,7 @@ from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 class PolicyMemory(NamedTuple):
     """The memory of a policy that is called step by step, with one row for each environment of the batch."""
 
-    state: Memory  # of the algorithm, [N, ...]
+    state: Memory  # the algorithm's memory, [N, ...]
     is_new: Array  # [N], whether it is from `initial_memory`; the next call clears it there
 
 

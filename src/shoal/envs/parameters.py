@@ -20,7 +20,7 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller number
 
 
 def check_parameters(env: Any) -> None:
-    """Require that each parameter of an environment, and of what it holds, has its type and lies within its bounds.
+    """Require that each parameter of an environment, nested ones included, has its type and is within its bounds.
 
     A number whose field declares no bounds must be finite. Traced values are not read.
 

@@ -184,7 +184,7 @@ class Flatten(ObservationWrapper):
 class RewardScale(Wrapper):
     """Multiply rewards by `scale` and add `offset`; the first time-step of an episode keeps its reward of 0.
 
-    Returns, scores too, are of these rewards; the setting `reward_scale` of an algorithm scales what it learns from.
+    Returns, scores too, are of these rewards; an algorithm's `reward_scale` scales rewards for learning only.
     An offset changes which policy is best where the length of an episode depends on it.
     """
 

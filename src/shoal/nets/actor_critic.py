@@ -1,4 +1,4 @@
-"""Actors, critics, and both: what an algorithm asks of a network, and the one that it gets by default.
+"""Actors, critics, and both: the interface that an algorithm requires of a network, and the default one.
 
 An algorithm needs two methods of a network, `policy` and `value` (`Network`, below), and builds it as
 `Class(spec, key=key)`. `ActorCritic` is Shoal's own; any class with these two methods takes its place.

@@ -127,10 +127,10 @@ class GridCNN(nnx.Module):
 
     Args:
       in_shape: (height, width, integers of a cell).
-      values: how many values each of these has; what is out of range is all zeros. None for cells of
+      values: how many values each of these has; a value out of range is all zeros. None for cells of
         arbitrary numbers, which the convolutions take as they are.
       embedding: length of each integer's vector.
-      kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; what is not named is as there.
+      kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; other arguments are as there.
     Raises:
       ShoalError: as many values as integers of a cell are not given; and as `CNN`.
     Source: after the baselines of Nikulin et al. 2024, "XLand-MiniGrid: Scalable Meta-Reinforcement
@@ -216,7 +216,7 @@ class GridCNN(nnx.Module):
         kernels = jnp.split(conv.kernel, len(embed.sizes), axis=-1)
         code, table = jnp.zeros((), jnp.int32), jnp.zeros((*conv.kernel.shape[1:3], 1, len(conv.kernel)))
         for column, kernel, embedding in zip(embed.columns(x), kernels, embed.tables, strict=True):
-            rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for what is out of range
+            rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for values out of range
             contribution = jnp.einsum("ve,omne->mnvo", rows, kernel)
             table = (table[:, :, :, None] + contribution[:, :, None]).reshape(
                 *table.shape[:2], -1, table.shape[-1]

@@ -33,8 +33,8 @@ PRESENT_SUFFIX = (
 )
 SMALL_KERNEL = 3  # the window for images below 36 x 36, which are pictures of cells
 TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
-MIN_ATARI_SIZE = 36  # what the windows of Mnih et al. 2015 need
-MAX_CELL_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
+MIN_ATARI_SIZE = 36  # the least size for the windows of Mnih et al. 2015
+MAX_CELL_VALUES = 64  # per integer of a cell: with more, integers are the brightness of an image
 
 
 class EncoderLayers(NamedTuple):

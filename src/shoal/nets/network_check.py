@@ -95,7 +95,7 @@ def check_torsos(
     """Require that torsos can be built for a space and fit each other.
 
     Raises:
-      ShoalError: what is wrong with the first that cannot.
+      ShoalError: the first one cannot; the sentence says why.
     """
     parts = torsos.torsos_of(encoder)
     for index, (torso, own_layers) in enumerate(zip(parts, torsos.layers_of(parts, layers), strict=True)):
@@ -127,7 +127,7 @@ class _Builder:
 
 
 def _name_of(noun: str, network_class: Any) -> str:
-    """Return what a class is called in the sentences, such as "network MyNetwork"."""
+    """Return the name of a class for the sentences, such as "network MyNetwork"."""
     name = f"{noun} {getattr(network_class, '__name__', repr(network_class))}"
     if not callable(network_class):
         raise ShoalError(f"{name} is of type {type(network_class).__name__}; it must be a class.")

@@ -495,7 +495,7 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
     """Require that a network can be the network of an algorithm; of Shoal's own, only the encoder could be wrong.
 
     Raises:
-      ShoalError: what is wrong with it.
+      ShoalError: it cannot; the sentence says why.
     """
     if isinstance(network, NetworkConfig):
         encoders = [("encoder", spec.of_actor, network.encoder)]

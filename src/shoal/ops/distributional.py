@@ -3,7 +3,7 @@
 The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`: single transitions with batch axes
 [...] first, actions next and atoms or quantiles last. Every function returns losses [...], unreduced and to be
 minimised. An action that is none of 0..A-1 has the loss NaN, unless its transition has weight 0. Atoms are in
-ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of what follows may
+ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of the target may
 differ in number and place. Logits and quantiles of actions are [..., A, n]; `fractions`, of which each quantile is one,
 are in (0, 1), [n] or [..., n]; `delta` is that of the Huber loss, a number of 0 or more. An action that is illegal
 gets -1e9 in `selector_t`.
@@ -200,7 +200,7 @@ def quantile_regression(
     With δ = 0 its minimum is at the quantiles of the samples; the division makes that the limit of small δ.
 
     Args:
-      quantiles: θ, what is learned, [..., n].
+      quantiles: θ, the prediction, [..., n].
       fractions: τ, of which each is the quantile, in (0, 1), [n] or [..., n].
       samples: x, of the distribution that is aimed at, [..., m].
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", eq. 10; the

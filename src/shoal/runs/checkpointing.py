@@ -31,10 +31,10 @@ from shoal.show.reports import Reporter
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
 # Leaves of the config that change while the run trains are saved all the same (`ProgramSettings.changing`).
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
-EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
+EVALUATED = "evaluated/"  # the prefix of the names of the leaves of `Run.evaluated`
 FIRST_PAUSE = 2.0  # seconds before the first is written, which would delay the first updates and their row
 REST = 30  # the pause between two checkpoints is at least this many times the duration of the last write
-ENDS = "the run ends there, and "  # said of a fault, before what a checkpoint is from
+ENDS = "the run ends there, and "  # in a sentence about a fault, before that about a checkpoint
 ACTIVITIES = {
     "training": signals.Phase.TRAINING,
     "evaluating": signals.Phase.EVALUATING,
@@ -144,7 +144,7 @@ def frozen(population: Run, members: Sequence[int]) -> Run:
 
 
 def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[int]]:
-    """Return what a checkpoint says of a run: its steps, the best scores with their updates, and the failed members."""
+    """Return the results of a run so far: its steps, the best scores with their updates, and the failed members."""
     best = {name: leaves[f"best/{name}"] for name in ("score", "updates")}
     return steps, best, failed_members(leaves["fault"])
 
@@ -182,7 +182,7 @@ class RunSupervisor(hooks.Supervisor):
         self._first_time = self._next_time  # when that is written
         self.begins("saving")
 
-    # ---- what the trainer calls
+    # ---- called by the trainer
 
     def begins(self, activity: str) -> None:
         """Note the phase that begins: "training", "evaluating" or "saving"."""
@@ -265,7 +265,7 @@ class RunSupervisor(hooks.Supervisor):
             )
         return frozen(population, members)
 
-    # ---- what the end of a run calls
+    # ---- called at the end of a run
 
     def finish(self, population: Run, history: History) -> None:
         """Write what waits, and the checkpoint of the end.
@@ -300,13 +300,13 @@ class RunSupervisor(hooks.Supervisor):
     def _located(
         self, population: Run, updates: Mapping[int, int], stops: bool
     ) -> tuple[dict[int, _Fault], str]:
-        """Make updates at fault again from the last checkpoint before, to say what was not finite, and where.
+        """Make updates at fault again from the last checkpoint before, to name the quantity that was not finite.
 
         Not where members of several settings continue without those at fault, as some are expected to fail: that
         would train all of them again; nor where settings change meanwhile.
 
         Returns:
-          what is known of the faults of members; and what is said of a run that ends there.
+          the known faults of members; and the end of the sentence about a run that ends there.
         """
         if self._writer is None:
             return {}, "with checkpoints the message says which one."
@@ -386,7 +386,7 @@ class RunSupervisor(hooks.Supervisor):
         )
 
     def _after_writing(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
-        """Delete checkpoints that are not kept, and show what the run has reached; called in the writer's thread."""
+        """Delete checkpoints that are not kept, and show the results so far; called in the writer's thread."""
         self._delete_old()
         is_within = 0 < steps < self.run.total_updates * self.run.steps_per_update
         if is_within and steps == self._last_steps:

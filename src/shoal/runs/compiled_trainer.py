@@ -45,9 +45,9 @@ class EvaluationPrograms(NamedTuple):
 class Costs(NamedTuple):
     """Size and arithmetic of one member's network; FLOPs are those of matrix products and convolutions."""
 
-    parameters: int  # of the learned network, or of the policy where the algorithm names none
-    update_flops: float  # of an update: its rollout and all its gradient steps
-    act_flops: float  # of acting once in one environment
+    parameters: int  # their number in the learned network, or in the policy where none is named
+    update_flops: float  # per update: its rollout and all its gradient steps
+    act_flops: float  # per action in one environment
 
 
 class CompiledRun(NamedTuple):
@@ -56,11 +56,11 @@ class CompiledRun(NamedTuple):
     population: Run  # every leaf with a leading member axis
     train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
     evaluation: EvaluationPrograms
-    shapes: Run  # of the population
+    shapes: Run  # the population's shapes
     settings: ProgramSettings
     layout: populations.Layout
     costs: Costs
-    seconds: float  # of compiling
+    seconds: float  # the duration of compiling
 
 
 class TrainedPopulation(NamedTuple):
@@ -69,9 +69,9 @@ class TrainedPopulation(NamedTuple):
     population: Run  # every leaf with a leading member axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
-    absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
+    absolute: Numbers  # the best policies' metrics, evaluated again; empty before `with_absolute_metric`
     costs: Costs
-    updates: int  # that were made
+    updates: int  # the number of updates made
     stopped: str = ""  # why training ended before its budget was spent
 
     @property
@@ -182,7 +182,7 @@ def memory_of_training(
     settings: ProgramSettings,
     layout: populations.Layout,
 ) -> Any:
-    """Compile the program that trains a population, and return what the compiler says of its memory.
+    """Compile the program that trains a population, and return the compiler's report of its memory.
 
     Nothing is allocated; the arguments are those of `compile_run`.
     """
@@ -201,7 +201,7 @@ def _with_arguments(
     total_updates: np.ndarray,
     evaluation_environments: Any,
 ) -> Run:
-    """Put what a run is made of into its shapes, as arrays in their places."""
+    """Put the arguments of a run into its shapes, as arrays in their places."""
     parts = {
         "environment": environments,
         "config": configs,

@@ -39,9 +39,9 @@ class _Given(NamedTuple):
     """One side as the caller named it."""
 
     name: str
-    seeds: list[int | str]  # of the run's policies, or numbers
+    seeds: list[int | str]  # the seeds of the run's policies, or numbers
     players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
-    which: str = ""  # of the run's policies
+    which: str = ""  # "best" or "last", for a run
     run: RunDirectory | None = None
     failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end
 

@@ -9,7 +9,7 @@ from shoal.config import settings
 from shoal.envs import registry
 from shoal.runs.plan import Experiment, defaults, json_value
 
-# Where and for how long a run trains, and what its other files say.
+# Where and for how long a run trains, and the contents of its other files.
 LEFT_OUT = {
     *(
         "run_dir",
@@ -61,9 +61,7 @@ def differences(experiment: Experiment) -> dict[str, Any]:
 
 
 def directory_words(experiment: Experiment) -> str:
-    """Return what a directory's name says of a run: its algorithm, and its name or as many differences as fit, such as
-    `ppo-lr1e-4-gamma0.9`.
-    """
+    """Return a run's words for a directory's name, as `ppo-lr1e-4-gamma0.9`: algorithm, then name or differences."""
     if experiment.run.name:
         return f"{experiment.algorithm}-{experiment.run.name}"
     words = [experiment.algorithm]

@@ -38,7 +38,7 @@ from shoal.show.reports import Reporter
 
 SCHEDULE = "schedule.json"
 LINEAGE = "lineage.png"
-CONFIG = "config/"  # what the names of a config's leaves in a Run begin with
+CONFIG = "config/"  # the prefix of the names of a config's leaves in a Run
 
 Change = Callable[[Run, History], Run]
 

@@ -3,7 +3,7 @@
 Nothing here starts a device, since how many a process has is settled after the experiment is decided; but an
 environment of another package may do so when it is imported, so that the machine is prepared before.
 
-The order of precedence is: what the caller gives, then a config file (complete), or else the preset of the
+The order of precedence is: the caller's settings, then a config file (complete), or else the preset of the
 environment, then the defaults of the classes.
 """
 
@@ -70,15 +70,15 @@ class Experiment:
     # The origin of the settings that the caller did not give: "defaults", "preset" or "config file".
     settings_from: str = dataclasses.field(default="defaults", compare=False)
     started_from: str = ""
-    from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
+    from_step: str = ""  # the step of the checkpoint of `started_from`; empty for its last policies
     # The `run` and the `step` of the checkpoint of another run that this one resumes; empty for a run of its own.
     resumed_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
     unresolved_config: Any = (
-        None  # the algorithm's, before what it implies was filled in; None is `config` itself
+        None  # the algorithm's config before implied settings were filled in; None is `config` itself
     )
-    variants: tuple[Variant, ...] = ()  # of the members; empty where they differ in their seeds only
-    # Of the environment of evaluations, where they are not the environment's own.
+    variants: tuple[Variant, ...] = ()  # the members' settings; empty where only their seeds differ
+    # The parameters of the environment of evaluations that differ from the environment's.
     evaluation_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     halving: Halving | None = None  # when members stop early
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
@@ -421,7 +421,7 @@ def defaults(
       environment_parameters: as in `decide`; trials of several episodes have other presets than single ones.
       use_preset: as in `decide`.
       choices: settings that choose a part of the algorithm's config, such as its network, whose settings are then
-        others; what a preset or a file says of another part is left out. Other settings are not read.
+        others; a preset's or file's settings of another part are left out. Other settings are not read.
 
     Returns:
       the algorithm's name, the run's config, and the algorithm's.
@@ -478,7 +478,7 @@ def _with_choices(
 
 
 def resolve(config: Any) -> Any:
-    """Fill in what an algorithm's config implies, and what depends on the machine, if it has a method for it.
+    """Fill in settings that an algorithm's config implies, or that depend on the machine, if it has a method for it.
 
     Raises:
       ShoalError: a setting cannot work.
@@ -565,7 +565,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def _content_of(config_file: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return what a config file holds, or what was read of one; an empty mapping for None."""
+    """Return the content of a config file, or as it was read before; an empty mapping for None."""
     if isinstance(config_file, Mapping):
         return config_file
     return read_config(config_file) if config_file else {}

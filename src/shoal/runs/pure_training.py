@@ -178,6 +178,6 @@ def _check_effects(overrides: Mapping[str, Any]) -> None:
 
 
 def _as_number(leaf: Any) -> Any:
-    """Return an array of one number as the number; what is traced stays as it is."""
+    """Return an array of one number as the number; a traced value stays as it is."""
     is_concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
     return leaf.item() if is_concrete and leaf.ndim == 0 else leaf

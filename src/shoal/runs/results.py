@@ -117,7 +117,7 @@ def _stopped_after(experiment: Experiment, members: Run) -> dict[str, int]:
 
 
 def _failures(experiment: Experiment, members: Run) -> dict[int, dict[str, Any]]:
-    """Return by its place what a summary says of each member that was not trained to the end.
+    """Return the entry in a summary of each member that was not trained to the end, by its place.
 
     `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy.
     """

@@ -175,7 +175,7 @@ def _request(
     eval_env: Any,
     settings: Mapping[str, Any],
 ) -> Request:
-    """Return what a search trains, from a caller's arguments.
+    """Make the request of a search from a caller's arguments.
 
     Raises:
       ShoalError: one of them is of a wrong type.

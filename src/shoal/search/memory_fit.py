@@ -85,7 +85,7 @@ def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> 
 
 
 def _total(statistics: Any) -> float:
-    """Return the bytes of a program: what it is given, what it makes, and what it uses between."""
+    """Return the bytes of a program: of its arguments, its results, and its temporary arrays."""
     made = statistics.output_size_in_bytes - statistics.alias_size_in_bytes
     return float(statistics.argument_size_in_bytes + max(made, 0) + statistics.temp_size_in_bytes)
 

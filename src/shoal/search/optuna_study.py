@@ -190,7 +190,7 @@ def open_study(
     Args:
       storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`.
       name: of the study, "" for "shoal"; a storage may hold several.
-      identity: what all processes of a study have in common, such as the environment, as JSON holds it.
+      identity: the settings that all processes of a study share, such as the environment, as JSON.
     Raises:
       ShoalError: Optuna is missing or too old, the storage cannot be opened, or the study is of another space.
     """
@@ -410,7 +410,7 @@ def _choices(kind: Choice) -> list[Any]:
 
 
 def _member_to_json(member: MemberResult) -> dict[str, Any]:
-    """Return what a trial keeps of a member; a score that is not finite is left out."""
+    """Return the entry of a member in a trial; a score that is not finite is left out."""
     scores = {name: float(x) for name, x in member.scores.items() if math.isfinite(x)}
     own = {field: getattr(member, field) for field in ("seed", "steps", "rung", "failure", "unfinished")}
     return own | {"scores": scores}

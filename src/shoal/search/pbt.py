@@ -1,4 +1,4 @@
-"""Population-based training: what is asked for, its checks, and the replay of a schedule that it found.
+"""Population-based training: its options, their checks, and the replay of a schedule that it found.
 
 A population that exchanges is a run of many seeds whose settings change (`evolving`): it has the directory, the
 checkpoints and the signals of any run.

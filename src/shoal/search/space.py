@@ -152,7 +152,7 @@ class Space:
         return natural_order(kind.values)
 
     def with_values(self, cast: Callable[[str, Any], Any]) -> "Space":
-        """Replace every listed value, those of conditions too, by what a function of name and value makes of it.
+        """Replace every listed value, those of conditions too, by a function of its name and value.
 
         Raises:
           ShoalError: two values of a setting become the same.

@@ -1,7 +1,7 @@
 """A sweep: many settings as populations of few compiled programs, ranked by a score, the best trained again.
 
 Each population is an ordinary run in a directory of its own, so that checkpoints, signals and numbers that are not
-finite are handled as in every run; what is done here is what lies between the runs.
+finite are handled as in every run; this module does the work between the runs.
 """
 
 import dataclasses
@@ -172,7 +172,7 @@ def check_request(
 
 
 def asked_json(base: Experiment, space: Space, options: SearchOptions) -> dict[str, Any]:
-    """Return what a sweep's directory must hold to be the one that is asked for."""
+    """Return the request that a sweep's directory must hold to be the same sweep."""
     return {
         "experiment": resume.as_json(base),
         "space": space.to_json(),
@@ -367,13 +367,13 @@ def train_all(
 
 
 def members_of_runs(planned: Sequence[Planned], options: SearchOptions) -> list[MemberResult]:
-    """Return what the members of the finished runs reached, in the order of the settings."""
+    """Return the results of the members of the finished runs, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
     return sorted(found, key=lambda member: int(member.label.split(" ", 1)[0]))
 
 
 def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
-    """Return what the members of a finished run reached; they are those that its `config.json` has."""
+    """Return the results of a finished run's members, which are those that its `config.json` has."""
     summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
     stopped = summary.get("stopped_after", {})
     rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
@@ -432,7 +432,7 @@ def confirm(
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters.
 
-    What an earlier call trained is read, by label and seed, and what is missing is trained.
+    Members that an earlier call trained are read, by label and seed, and missing ones are trained.
     """
     ranked = [x for x in rank(members, options.objective) if x.has_score][:CONFIRMED]
     if not options.confirm_seeds or not ranked:

@@ -1,6 +1,6 @@
 """Tuning by Optuna, in which each batch of trials trains as a sweep does: as populations of few compiled programs.
 
-The directory is that of a sweep (see `runtime.disk.sweep_files`), whose runs are those of the batches, so that
+The directory is that of a sweep (see `disk.search_files`), whose runs are those of the batches, so that
 `shoal eval` and `shoal.load` find its best setting.
 """
 
@@ -24,7 +24,7 @@ from shoal.search.space import Point, Space
 from shoal.search.sweep_directory import SweepDirectory
 
 JOURNAL = "study.journal"
-TRIED = 8  # settings of a space of which one must work
+TRIED = 8  # the number of tried settings of a space, one of which must work
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class _Runner:
             )
 
     def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:
-        """Train the settings of a batch, and return what each member reached."""
+        """Train the settings of a batch, and return the results of its members."""
         runs = self._planned(points, directory) or self._plan(points, directory)
         sweep.train_all(runs, self._options.objective, self._call, lambda: None)
         return sweep.members_of_runs(runs, self._options)

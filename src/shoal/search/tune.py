@@ -19,7 +19,7 @@ from shoal.search.space import Point, label_of
 BATCHES, TRIALS = "batches", "trials.json"
 
 
-# Trains settings, by their labels, as one population in a directory that exists, and returns what each member reached;
+# Trains settings, by their labels, as one population in a directory that exists, and returns each member's results;
 # called again after a kill, it resumes what it had begun.
 RunPoints = Callable[[Mapping[str, Point], Path], Sequence[MemberResult]]
 

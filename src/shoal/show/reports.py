@@ -23,8 +23,8 @@ from shoal.show.progress import Progress
 from shoal.xla import machine
 
 MAX_SETTINGS = 5  # in the first line of a result
-CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
-INTERIM_SECONDS = 15.0  # that it waits for the picture of the run so far, whose imports may take some seconds
+CLOSING_SECONDS = 5.0  # the wait at a run's end for rows that are being written
+INTERIM_SECONDS = 15.0  # the wait for the picture of the run so far, whose imports take seconds
 
 
 class Reporter:
@@ -94,7 +94,7 @@ class Reporter:
         self._interim.close(INTERIM_SECONDS)
 
     def show_start(self, settings: str, parameters: int, update_flops: float, act_flops: float) -> None:
-        """Show where the settings are from, and what the network of one member costs; FLOPs are those of its matrix
+        """Show where the settings are from, and the costs of one member's network; FLOPs are those of its matrix
         products.
         """
         self.progress.note(
@@ -320,7 +320,7 @@ def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
 
 
 def _team_line(summary: dict[str, Any]) -> list[str]:
-    """Return a line that says what a score is of several agents; none for one."""
+    """Return a line that says how returns of several agents add up to a score; none for one agent."""
     agents = summary.get("agents")
     if not agents:
         return []

@@ -14,9 +14,9 @@ from shoal.xla.jax_settings import require_platform, require_usable
 from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
 
 MAX_DEVICES = (
-    32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
+    32  # for a CPU with fewer cores: each has its own threads and buffers, and more only wait for cores
 )
-ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
+ROWS_WORTH_A_DEVICE = 4096  # per rollout; below, communication costs more than a device saves
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
 # Its own limit, which the plain form leaves, was 1,024 until jaxlib 0.12; the rollout of four CartPoles takes 2.4 times

@@ -21,9 +21,9 @@ from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep, spaces
 class Memory(NamedTuple):
     """A policy's memory, [N, ...]; a field is () where the policy has none, which costs nothing."""
 
-    carry: PyTree = ()  # of the actor, or of a joint network
-    action: PyTree = ()  # the previous one as numbers, zeros for none
-    noise: PyTree = ()  # of correlated exploration
+    carry: PyTree = ()  # the recurrent state of the actor, or of a joint network
+    action: PyTree = ()  # the previous action as numbers, zeros for none
+    noise: PyTree = ()  # the noise of correlated exploration
 
 
 class Local(NamedTuple):

@@ -88,11 +88,11 @@ class AgentsConfig:
         return Opponents(self.sets(spec), self.opponent_share, self.opponent_pool, self.opponent_every)
 
     def validate(self, spec: EnvSpec, num_envs: int, is_joint: bool = False) -> None:
-        """Require that the settings fit the world, their number, and a network that is shown all agents at once.
+        """Require that the settings fit the world, the number of worlds, and a network shown all agents at once.
 
         Raises:
-          ShoalError: the roles do not cover all agents, there are none, the critic is to be shown what is not there, or
-            nobody or too few worlds are there to learn against earlier policies.
+          ShoalError: the roles do not cover all agents, there are none, the critic's input lacks an entry, or there are
+            no agents or too few worlds to learn against earlier policies.
         """
         if is_joint and (self.parameters != "shared" or self.critic_input != "own"):
             raise ShoalError(

@@ -33,8 +33,8 @@ from shoal.types import (
 class Memory(NamedTuple):
     """The memories of all agents, [N, A, ...]."""
 
-    sets: tuple[PyTree, ...]  # of the agents of each set
-    absent: Array | None  # who took no part at the step before, [N, A]; None where no agent has a memory
+    sets: tuple[PyTree, ...]  # the memory of each set's agents
+    absent: Array | None  # agents absent at the previous step, [N, A]; None where no agent has a memory
 
 
 class Sets(NamedTuple):

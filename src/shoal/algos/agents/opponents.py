@@ -64,7 +64,7 @@ class Opponents(NamedTuple):
 class Learned(NamedTuple):
     """The learned state of all sets, and a pool of their past policies."""
 
-    latest: PyTree  # what `over_agents` learns
+    latest: PyTree  # the learned state of `over_agents`
     pool: PyTree  # policies of the past, [size, ...]; the first entries are filled first
     opponent: Array  # the entry of the pool that each set acts by in the next rollout, [sets]
 

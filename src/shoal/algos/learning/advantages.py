@@ -1,6 +1,6 @@
 """Advantages and value targets of a rollout: functions with one signature, by name.
 
-Each takes the config, what the transitions give [T, N], the values of all time-steps [T+1, N], and the log-ratio
+Each takes the config, the data of the transitions [T, N], the values of all time-steps [T+1, N], and the log-ratio
 log π(a) - log μ(a) of the actions [T, N], where π is the policy of the values' parameters and μ the one that acted;
 None where they are the same. It returns the advantages and the targets of the value, [T, N] each. In the place of N
 there may be several axes.

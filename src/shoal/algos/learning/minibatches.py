@@ -40,7 +40,7 @@ class Rows(NamedTuple):
     target: PyTree  # the same, as the value loss compares it
     weight: Array
     start: ChunkStart = ChunkStart()
-    returns: PyTree = ()  # what advantages and targets are computed from, where the loss does that
+    returns: PyTree = ()  # the inputs of advantages and targets, where the loss computes these
 
 
 def to_rows(config: Any, tree: PyTree) -> PyTree:
@@ -126,8 +126,8 @@ class Minibatch(NamedTuple):
     """The rows of one gradient step."""
 
     rows: Array  # their indices, uint32 [size]
-    advantage: PyTree  # of these rows, normalised as configured, [size, ...]; () where the loss computes it
-    weight: Array  # how many of them are transitions, of all devices
+    advantage: PyTree  # of the rows, normalised as configured, [size, ...]; () if the loss computes it
+    weight: Array  # the number of transitions among the rows of all devices
     epoch: Array
 
 

@@ -26,10 +26,10 @@ from shoal.types import Array, PyTree
 class Rollout(NamedTuple):
     """A rollout, as the inputs of its values, ratios and returns."""
 
-    inputs: NetworkInputs  # of the network at all T+1 steps, [T+1, N, ...]
-    memories: Memories  # from before the first of them, [N, ...]
+    inputs: NetworkInputs  # the network's inputs at all T+1 steps, [T+1, N, ...]
+    memories: Memories  # the memories before the first step, [N, ...]
     raw_action: Array  # [T, N, ...]
-    log_prob: Array  # of the policy that acted, [T, N]
+    log_prob: Array  # under the policy that acted, [T, N]
     returns: ReturnInputs  # [T, N]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from shoal.base.errors import ShoalError, nearest
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-ENVIRONMENT = "env."  # what the names of settings that are parameters of the environment begin with
+ENVIRONMENT = "env."  # the prefix of settings that are parameters of the environment
 
 
 class Variant(NamedTuple):

@@ -26,7 +26,7 @@ from shoal.types import Array
 PARTS = 5  # the worst of this many equal parts of the population copies the best
 FACTORS = (0.8, 1.25)
 REDRAW = 0.25  # the probability of a new draw
-# What stays with a member's place in the population, and what all members have in common.
+# The parts of a Run that stay at a member's place in the population, and those that all members share.
 NOT_COPIED = (
     *("key", "best", "evaluated"),
     *("environment", "evaluation_environment", "total_updates", "evaluation", "settings"),

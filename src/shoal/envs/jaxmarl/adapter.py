@@ -56,7 +56,7 @@ class JaxMARL:
       arguments: the parameters of its class that are not the default, (name, value) each.
       global_state: whether a critic is shown JaxMARL's world state. The observation is then a dictionary of
         "observation", [A, ...], and "global_state", [S], for the critic only.
-      team_return: what the agents' returns make together, "mean" or "sum".
+      team_return: how the agents' returns add up, "mean" or "sum".
     Raises:
       ShoalError: when it is made, if JaxMARL is not installed or cannot make it, its spaces cannot be joined, or it has
         no world state.

@@ -5,7 +5,7 @@ projection of the whole sequence is one product outside the loop over time: only
 state stays inside, and minGRU, whose gates do not see the hidden state, needs no loop at all. Where `first` is True
 the memory is cleared *before* that step is processed, so that no sequence sees the one before it.
 
-Inside the loop arrays are feature-major, `[size, N]`, and each gate is an array of its own: what belongs to a gate
+Inside the loop arrays are feature-major, `[size, N]`, and each gate is an array of its own: the data of a gate
 then lies in one piece, and a step takes half as long on a CPU.
 """
 
@@ -24,7 +24,7 @@ from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
-State = tuple[Array, ...]  # of one layer: the hidden state, and what else the cell keeps; each [..., size]
+State = tuple[Array, ...]  # of one layer: the hidden state, and others that the cell keeps; each [..., size]
 Carry = tuple[State, ...]  # of all layers
 Blocks = tuple[Array, ...]  # one array for each gate, [..., size, N]
 Step = Callable[[Blocks, Blocks, Array, State], State]

@@ -41,7 +41,7 @@ class CoreOptions(NamedTuple):
       first: whether the flag of an episode's first step is shown.
       previous: whether the features of the step before are shown: with the previous action and reward, a whole
         transition.
-      queries: what the memory looks for among the cells of the observation (`CellQueries`); 0 for none.
+      queries: the number of queries of the observation's cells (`CellQueries`); 0 for none.
     """
 
     kind: str = "gru"

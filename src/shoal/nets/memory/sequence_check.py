@@ -124,7 +124,7 @@ def _require_shape(x: Any, shape: tuple[int, ...], name: str, what: str) -> None
 
 
 def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
-    """Require that `first` clears the memory, and that steps one by one give what they give together.
+    """Require that `first` clears the memory, and that steps one by one give the same as all at once.
 
     Outputs are compared and not memories, which may hold what no later step reads.
     """

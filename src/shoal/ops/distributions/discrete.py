@@ -181,7 +181,7 @@ class EpsilonGreedy(NamedTuple):
         return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
-        """[...] -> [...]; `ILLEGAL` of what is never taken, NaN where x is none of 0..n-1."""
+        """[...] -> [...]; `ILLEGAL` of actions that are never taken, NaN where x is none of 0..n-1."""
         return self.categorical.log_prob(x)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:

@@ -42,7 +42,7 @@ def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str
 
 
 def _each(sense: Callable[..., Array], numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
-    """Return what is sensed in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
+    """Return the measurement in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
     return jnp.stack([sense(offset, is_seen, *map(float, x)) for x in numbers], axis=1)
 
 
@@ -95,7 +95,7 @@ def scan(
     num_rays: int,
     reach: Array | float,
 ) -> Scan:
-    """Return what the rays of all agents, at [2, A, ...], meet: other agents' discs and walls, the nearest wins."""
+    """Return the nearest objects on the rays of all agents, at [2, A, ...]: other agents' discs or walls."""
     sense, rays = _on_ray(radius, reach), directions(num_rays).T
     return _scan(sense, rays, position, box, boundaries, reach, jnp.max(radius, axis=0))
 

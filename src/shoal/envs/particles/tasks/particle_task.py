@@ -107,7 +107,7 @@ class ParticleTask(abc.ABC):
     draws_past = True
 
     def __post_init__(self) -> None:
-        """Make ranges of numbers, and refuse what cannot be simulated. Only what a caller gives is read."""
+        """Make ranges of numbers, and refuse worlds that cannot be simulated. Only a caller's values are read."""
         for name in DRAWN:
             object.__setattr__(self, name, as_uniform(name, getattr(self, name)))
         for name, choices in CHOICES.items():
@@ -415,7 +415,7 @@ def shown_way(way: Array, radius: Array) -> Array:
 
 
 def observe(env: ParticleTask, state: TaskState) -> Array:
-    """Return what each agent is shown, [A, n, ...]; without the axis A, if there is one agent.
+    """Return the observation of each agent, [A, n, ...]; without the axis A, if there is one agent.
 
     Its targets; its velocity; of a sphere its angular velocity. Then of each ray the distance as a share of the range,
     whether it met a disc, and whether a wall.
