@@ -31,10 +31,10 @@ FLAGS = [
 ]
 # A text says what happens: it begins with one of these.
 VERBS = """
-Acts Adds Applies Brings Chooses Clears Clips Computes Correlates Counts Cuts Discounts Divides
-Doubles Draws Ends Estimates Evaluates Gives Heeds Keeps Lets Makes Normalises Passes Places Plays Plots Prints
-Puts Runs Samples Scales Sets Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes Trains Tunes Uses
-Weights Writes
+Acts Adds Applies Attends Chooses Clears Clips Compiles Computes Continues Correlates Counts Cuts Discounts
+Divides Doubles Draws Embeds Encodes Ends Estimates Evaluates Gives Initialises Keeps Lets Makes Moves
+Multiplies Normalises Pads Passes Places Plays Plots Prints Propagates Puts Reads Runs Samples Scales Sets
+Shares Shows Skips Splits Stacks Starts Steps Stops Takes Trains Tunes Uses Weights Writes
 """.split()  # noqa: SIM905
 
 
