@@ -28,7 +28,6 @@ from shoal.show import reports
 ROOT = Path(__file__).parents[1]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 FENCE = re.compile(r"^```(\w*)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
-QUICK = ("accelerators", "design", "mpe", "ops", "spaces")  # pages that take a few seconds
 EXACT = ("check", "envs", "grid", "--help", "--help-all")  # what these print depends on nothing
 
 # Blocks and command lines that a test cannot run: the page, how they begin, and why.
@@ -112,8 +111,8 @@ def commands(line: int, language: str, text: str) -> list[Step]:
     return []
 
 
-def steps(page: str) -> list[Step]:
-    """What a page has to run, in its order; its files come first."""
+def all_steps(page: str) -> list[Step]:
+    """The steps of a page, in its order."""
     text, found = PAGES[page].read_text(), []
     for match in FENCE.finditer(text):
         line, (language, block) = text.count("\n", 0, match.start(2)) + 1, match.groups()
@@ -122,12 +121,14 @@ def steps(page: str) -> list[Step]:
             found.append(Step(line, name[1] if name else "python", block))
         else:
             found += commands(line, language, block)
-    todo = [step for step in found if not any(is_skipped(page, step, entry) for entry in SKIPPED)]
+    return found
+
+
+def steps(page: str) -> list[Step]:
+    """The steps of a page that are not skipped; its files come first."""
+    skipped = tuple(beginning for name, beginning, _ in SKIPPED if name == page)
+    todo = [step for step in all_steps(page) if not step.text.startswith(skipped)]
     return sorted(todo, key=lambda step: step.kind in ("python", "command"))
-
-
-def is_skipped(page, step, entry):
-    return entry[0] == page and step.text.startswith(entry[1])
 
 
 @pytest.fixture
@@ -265,21 +266,21 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.quick(*QUICK)
-@pytest.mark.rare("jaxmarl")
+@pytest.mark.quick("accelerators", "design", "ops", "spaces")
+@pytest.mark.rare("agents", "jaxmarl", "particles")
 def test_what_a_page_shows_is_what_happens(page, run):
     run(page, steps(page))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in QUICK and any(step.is_quick for step in steps(page))]
-)
-@pytest.mark.quick("command-line", "extending", "grid", "memory")
+@pytest.mark.parametrize("page", ["command-line", "extending", "grid", "memory"])
 def test_refusals_and_lists_are_as_shown(page, run):
     todo = [step for step in steps(page) if step.is_quick or step.kind not in ("python", "command")]
     run(page, todo)
 
 
-@pytest.mark.parametrize(("page", "beginning", "reason"), SKIPPED)
-def test_what_is_skipped_exists(page, beginning, reason):
-    assert f"\n{beginning}" in PAGES[page].read_text().replace("\n$ ", "\n")
+def test_what_is_skipped_exists():
+    assert [
+        (page, beginning)
+        for page, beginning, _ in SKIPPED
+        if not any(step.text.startswith(beginning) for step in all_steps(page))
+    ] == []
