@@ -1,9 +1,10 @@
-"""From the command to the first update, cold and warm, and where imports spend their time.
+"""From the command to the first update and to the end, cold and warm, and where imports spend their time.
 
-`python benchmarks/startup.py` runs `shoal train CartPole-v1` with a fresh compile cache (cold) and then
-again with the cache that this has filled (warm), each several times, and stops it after its first update:
-that is when the first line of `metrics.jsonl` is written, since every update is logged here. Importing,
-making the agents, compiling and the evaluation before training are all within that time.
+`python benchmarks/startup.py` runs `shoal train CartPole-v1`, each start with the caches of a user of its own: empty
+(cold), and then filled by that start (warm). A first update is there when the first training row stands in
+`metrics.jsonl`. The whole process trains one seed for 100,000 steps with ten evaluations, its checkpoint and its
+learning curve included, in turn with `peers/rejax_script.py`, which does as much with rejax; programs that take 0.1
+seconds to compile or more are cached on both sides.
 """
 
 import argparse
@@ -17,24 +18,31 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from harness import machine, table
+from harness import HERE, SOURCE, machine, peer_python, table
 
-COMMAND = [str(Path(sys.executable).with_name("shoal")), "train", "CartPole-v1"]
+SHOAL = [sys.executable, "-c", "import sys; from shoal.cli import main; sys.exit(main())"]
+TRAIN = [*SHOAL, "train", "CartPole-v1"]
+WHOLE = "--seeds 1 --total-steps 100000 --num-evals 10 --quiet --devices".split()  # noqa: SIM905
 GIVE_UP = 300  # seconds
 PACKAGES_SHOWN = 8
 IMPORTS = "import shoal, shoal.algos.ppo, shoal.runs.compiled_trainer; shoal.train"  # what training needs
 
 
-def first_update(cache: Path, flags: list[str]) -> float:
-    """Seconds from the command to the first line of metrics."""
+def surroundings(cache: str) -> dict[str, str]:
+    """The environment variables of a user whose caches are there, with this source."""
+    inherited = {name: x for name, x in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    return {**inherited, "PYTHONPATH": str(SOURCE), "XDG_CACHE_HOME": cache}
+
+
+def first_update(cache: str, devices: int) -> float:
+    """Seconds from the command to the first line of metrics; every update is logged."""
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory) / "run"
-        command = [*COMMAND, "--run-dir", str(run), "--log-every", "1", *flags]
-        environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
+        command = [*TRAIN, "--run-dir", str(run), "--log-every", "1", "--devices", str(devices)]
         log = Path(directory) / "log"
         with log.open("w") as output:
             begun = time.perf_counter()
-            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+            process = subprocess.Popen(command, env=surroundings(cache), stdout=output, stderr=output)
             try:
                 while not has_update(run / "metrics.jsonl"):
                     time.sleep(0.02)
@@ -51,15 +59,25 @@ def has_update(metrics: Path) -> bool:
     return metrics.exists() and any("approx_kl" in line for line in metrics.read_text().splitlines())
 
 
-def seconds_of(command: list[str], times: int) -> float:
-    """The median time that a command takes to end."""
+def whole_process(cache: str, devices: int) -> float:
+    """Seconds of a whole run of Shoal."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = ["--run-dir", str(Path(directory) / "run")]
+        return seconds_of([*TRAIN, *WHOLE, str(devices), *run], surroundings(cache))
 
-    def once() -> float:
-        begun = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - begun
 
-    return statistics.median(once() for _ in range(times))
+def peer_process(cache: str) -> float:
+    """Seconds of rejax's script."""
+    settings = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    command = [peer_python("rejax"), str(HERE / "peers" / "rejax_script.py")]
+    return seconds_of(command, {**surroundings(cache), **settings})
+
+
+def seconds_of(command: list[str], environment: dict[str, str] | None = None) -> float:
+    """The time that a command takes to end."""
+    begun = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    return time.perf_counter() - begun
 
 
 def import_seconds(statement: str) -> dict[str, float]:
@@ -77,30 +95,40 @@ def import_seconds(statement: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures and prints two tables."""
+    """Measures and prints the times, the ratios to the peer, and the imports."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each start is measured")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each start is measured")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
-    parser.add_argument("--flags", default="", help="further flags of shoal train, in quotes")
     parsed, _ = parser.parse_known_args()
-    cold, warm = [], []
-    for _ in range(parsed.rounds):
-        with tempfile.TemporaryDirectory() as cache:
-            cold.append(first_update(Path(cache), parsed.flags.split()))
-            warm.append(first_update(Path(cache), parsed.flags.split()))
-    whole = [sys.executable, "-c", IMPORTS]
-    figures = {
-        "first update, cold compile cache": cold,
-        "first update, warm compile cache": warm,
-        "shoal --help": [seconds_of([COMMAND[0], "--help"], parsed.rounds)],
-        "imports of training": [seconds_of(whole, parsed.rounds)],
+    starts = {
+        "first update, one device": lambda cache: first_update(cache, 1),
+        "first update, two devices": lambda cache: first_update(cache, 2),
+        "whole process, one device": lambda cache: whole_process(cache, 1),
+        "whole process, rejax": peer_process,
     }
+    figures = defaultdict(list)
+    for _ in range(parsed.rounds):
+        for name, start in starts.items():
+            with tempfile.TemporaryDirectory() as cache:
+                figures[f"{name}, cold"].append(start(cache))
+                figures[f"{name}, warm"].append(start(cache))
+        figures["shoal --help"].append(seconds_of([*SHOAL, "--help"]))
+        figures["imports of training"].append(seconds_of([sys.executable, "-c", IMPORTS]))
     rows = [
         (name, f"{statistics.median(x):.2f}", f"{min(x):.2f}", f"{max(x):.2f}") for name, x in figures.items()
     ]
     print(table(("seconds", "median", "min", "max"), rows))
+    for state in ("cold", "warm"):
+        ours, theirs = (
+            figures[f"whole process, one device, {state}"],
+            figures[f"whole process, rejax, {state}"],
+        )
+        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+        print(
+            f"\nrejax / Shoal, {state}: {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+        )
     imports = import_seconds(IMPORTS)
     slowest = sorted(imports.items(), key=lambda item: -item[1])
     shown = [*slowest[:PACKAGES_SHOWN], ("the rest", sum(x for _, x in slowest[PACKAGES_SHOWN:]))]

@@ -282,7 +282,7 @@ def test_python_gets_the_run_all_the_same(tmp_path, monkeypatch):
 def wait_for_note(reporter, capsys):
     """Return what was said once a failure of the thread that writes rows has been."""
     said, end_time = "", time.monotonic() + 30
-    while "Training goes on" not in said and time.monotonic() < end_time:
+    while "Training continues" not in said and time.monotonic() < end_time:
         reporter.report_failure()
         said += capsys.readouterr().err
     return said
@@ -299,7 +299,7 @@ def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch,
             with pytest.raises(shoal.ShoalError, match="No space"):
                 reporter.metrics.flush()
             said = wait_for_note(reporter, capsys)
-        assert said.count("No space left on device; it takes 8 bytes. Training goes on.") == 1
+        assert said.count("No space left on device; it takes 8 bytes. Training continues.") == 1
         reporter.on_training(2, numbers, 1.0, 1.0)
     assert [(row["kind"], row["updates"]) for row in directory.load_metrics()] == [
         *(("evaluation", 0), ("train", 1), ("train", 2))

@@ -291,7 +291,7 @@ COMMANDS = {
     "check CartPole-v1 --keys 1": "keys=1",
     "check CartPole-v1 --keys 1e12": "keys=1000000000000 is too large",
     "check CartPole-v1 --max-steps 1e30": "max_steps=1000000000000000019884624838656 is too large",
-    "check CartPole-v1 --ignore nothing": "ignore='nothing' is no rule",
+    "check CartPole-v1 --ignore nothing": "ignore='nothing' is not a rule",
     "envs CartPol": "there is no environment 'CartPol'",
     "envs CartPole-v1 gravity=abc": "gravity='abc'",
     "envs --all": "'--all'",

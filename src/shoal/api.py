@@ -218,21 +218,21 @@ def resume(
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
-    """Go on with a run from its newest sound checkpoint, or from memory; returns when training has ended.
+    """Resume a run from its newest sound checkpoint, or from memory; returns when training has ended.
 
     On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
-    never interrupted. With `from_step` a new run goes on from an older checkpoint, with its optimiser; `start_from` of
+    never interrupted. With `from_step` a new run starts from an older checkpoint, with its optimiser; `start_from` of
     `train` takes parameters alone.
 
     Args:
-      run: its directory, or what `train` returned; only the latter can go on without checkpoints.
-      from_step: the checkpoint that a new run goes on from, by its environment steps, "best" or "last"; the new run has
+      run: its directory, or what `train` returned; only the latter can be resumed without checkpoints.
+      from_step: the checkpoint that a new run starts from, by its environment steps, "best" or "last"; the new run has
         a directory of its own (`run_dir`), and the old one does not change. "" resumes the run itself.
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
       listeners: as in `train`.
-      **settings: those that change: `total_steps`, to go on from a finished run, numbers of the algorithm that are
+      **settings: those that change: `total_steps`, to resume a finished run, numbers of the algorithm that are
         data (such as its learning rate), and those of checkpoints and log points.
     Returns:
       the run, with the evaluations from before.
@@ -266,7 +266,7 @@ def checkpoints(run: str | Path) -> list[dict[str, Any]]:
 
     Returns:
       of each `steps`, `seconds` since it was written, `score` (the interquartile mean over seeds of the evaluation at
-      which it was written, else None), `bytes`, and `problem`: what is damaged, or "".
+      which it was written, else None), `bytes`, and `problem`: the damage, or "".
     Raises:
       ShoalError: there is no such run.
     """
@@ -399,7 +399,7 @@ def check(
     )
     max_steps, seed = arguments.whole_number("max_steps", max_steps, 2, largest), arguments.seed("seed", seed)
     if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
-        raise ShoalError(f"ignore={arguments.short_repr(ignore)} is no rule of the checker, nor several.")
+        raise ShoalError(f"ignore={arguments.short_repr(ignore)} does not name rules of the checker.")
     require_platform()
     env = environment_of(environment, parameters)
     return checker.check(

@@ -486,7 +486,7 @@ def test_a_trained_policy_remembers():
     assert alone == taken[:, 1].tolist()
     policy(policy.initial_memory(), observations[0, 1])  # nothing was paid before the first step
     policy(memory, observations[0, 1], first=True)
-    with pytest.raises(ShoalError, match="reward=None: this policy is shown the reward of the step before"):
+    with pytest.raises(ShoalError, match="reward=None: this policy is shown the previous reward"):
         policy(memory, observations[0, 1])
     with pytest.raises(ShoalError, match=r"begin with initial_memory\(\(2,\)\)"):
         policy(memory, observations[0, :2])

@@ -239,7 +239,7 @@ def test_code_inside_of_a_run_directory_is_never_imported(tmp_path, monkeypatch,
             f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nName = 1\n"
         )
     monkeypatch.setattr(sys, "path", [str(run if inside.startswith("evil") else tmp_path), *sys.path])
-    with pytest.raises(ShoalError, match=r"lies inside of the run directory .* is never run"):
+    with pytest.raises(ShoalError, match=r"lies in the run directory .* is never run"):
         import_object(inside)
     assert not (tmp_path / "ran").exists()
     (run / "metrics.jsonl").unlink()  # a folder of a user's own modules may hold a config.json

@@ -160,7 +160,7 @@ def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, co
     assert command("eval", trained[1], "--episodes", "8", "--plot", picture) != 0
     assert "these are none; trial_episodes=5 makes some" in capsys.readouterr().err
     assert command("eval", trained[1], "--memory", "trial") != 0
-    assert "is of policies with memory, and this one has none" in capsys.readouterr().err
+    assert "is for policies with memory, and this one has none" in capsys.readouterr().err
     assert command("eval", run, "--plot", tmp_path / "nowhere" / "x.png") != 0
     assert "there is no directory" in capsys.readouterr().err
 

@@ -46,12 +46,12 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
         ),
         (["make-benchmark", "high", "x"], "'x' is one word too many"),
         (["make-benchmark", "high", "--rulesets", "0"], "rulesets=0 is too few; give 1 or more."),
-        (["make-benchmark", "high", "--held-out", "1"], "held_out=1.0 is no share of the rulesets"),
+        (["make-benchmark", "high", "--held-out", "1"], "held_out=1.0 is not a share of the rulesets"),
         (["make-benchmark", "high", "--seed", "-1"], "seed=-1 is less than 0."),
         (["make-benchmark", "high", "--chain-depth", "4"], "chain_depth=4 is not between 0 and 3"),
         (
             ["make-benchmark", "high", "--goals", "agent_hodl"],
-            "goals=('agent_hodl',): 'agent_hodl' is no kind of goal",
+            "goals=('agent_hodl',): 'agent_hodl' is not a kind of goal",
         ),
         (
             ["make-benchmark", "high", "--rulesets", "3", "--save", "."],
@@ -60,9 +60,9 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
         (["show"], "no file was named; give one, such as shoal grid show small.npz 0."),
         (["show", "nowhere.npz"], "benchmark 'nowhere.npz' cannot be read: No such file or directory."),
         (["show", "b.npz", "9"], "there is no ruleset 9; the 9 are numbered from 0 to 8."),
-        (["show", "b.npz", "x"], "'x' is no number of a ruleset; give one from 0 to 8."),
-        (["show", "b.npz", "1", "2"], "'2' is no number of a ruleset"),
-        (["show", "b.npz", "²"], "'²' is no number of a ruleset"),
+        (["show", "b.npz", "x"], "'x' is not a ruleset's number; give one from 0 to 8."),
+        (["show", "b.npz", "1", "2"], "'2' is not a ruleset's number"),
+        (["show", "b.npz", "²"], "'²' is not a ruleset's number"),
         (["show", "b.npz", "9" * 5000], "'9999"),
     ],
 )

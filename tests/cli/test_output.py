@@ -23,6 +23,9 @@ from shoal.cli import output
 name = sys.argv[1]
 module = types.ModuleType(f"shoal.cli.{name}")
 def main(arguments):
+    if arguments == ["--help"]:
+        print("a page")
+        raise SystemExit(0)
     if name in cli.SAVING_COMMANDS:
         output.print_result("a result", Path("runs/x"))
     else:
@@ -74,6 +77,12 @@ def test_an_answer_that_cannot_be_printed_is_an_error_unless_the_reader_has_gone
     sentence = f"shoal: the result cannot be written to standard output: {REASONS[how]}.\n"
     assert (status, printed) == (0 if how == "gone" else 2, "")
     assert told == note + ("" if how == "gone" else sentence)
+
+
+@pytest.mark.parametrize(("how", "status"), [("closed", 2), ("full", 2), ("gone", 0)])
+def test_a_page_of_a_command_that_cannot_be_printed_is_an_error_too(how, status):
+    found, _, told = run(["train", "--help"], how)
+    assert (found, told.count("the result cannot be written to standard output")) == (status, status // 2)
 
 
 @pytest.mark.parametrize("how", REASONS)

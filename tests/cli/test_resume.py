@@ -65,11 +65,11 @@ def test_a_new_run_goes_on_from_an_older_checkpoint(path, command, capsys):
         (["{path}", "--from-step", "last"], "leaves nothing to train after the checkpoint at 4,096"),
         (
             ["{path}", "--run-dir", "here"],
-            "run_dir='here' has no effect on a run that goes on in its own directory",
+            "run_dir='here' has no effect on a run that is resumed in its own directory",
         ),
         (["{path}", "--num-updates", "1"], "is less than the 4,096 environment steps"),
         (["{path}/no"], "there is no run directory"),
-        (["{path}", "--num-envs", "8"], "num_envs=8 cannot be changed in a run that goes on (it has 4)"),
+        (["{path}", "--num-envs", "8"], "num_envs=8 cannot be changed in a resumed run (it has 4)"),
         (["{path}", "--num-env", "8"], "no flag '--num-env'; did you mean '--num-envs'?"),
         (["{path}", "--total-steps", "2048"], "total_steps=2048 is less than the 4,096 environment steps"),
         (["{path}", "more"], "takes one run directory, and was given"),
@@ -78,7 +78,7 @@ def test_a_new_run_goes_on_from_an_older_checkpoint(path, command, capsys):
             ["{path}", "--checkpoint-seconds", "0"],
             "checkpoint_seconds=0 is out of bounds: it must be greater than 0",
         ),
-        (["{path}", "--checkpoint-every", "0"], "checkpoint_every=0 is no number of environment steps"),
+        (["{path}", "--checkpoint-every", "0"], "checkpoint_every=0 is not a number of environment steps"),
         ([], "no run was named; give one, such as shoal resume"),
     ],
 )

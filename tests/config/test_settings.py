@@ -210,8 +210,8 @@ def test_the_fields_of_a_network_are_settings(network):
     "network, message",
     [
         (3, "network=3 is neither module:Name, nor a class, nor a network's settings"),
-        (f"{__name__}:NoStruct", "is a dataclass, but no settings of a network: decorate it with"),
-        (RunConfig(), "is a dataclass, but no settings of a network"),
+        (f"{__name__}:NoStruct", "is a dataclass, but not a network's settings: decorate it with"),
+        (RunConfig(), "is a dataclass, but not a network"),
         ("nowhere:Net", "there is no module 'nowhere'"),
     ],
 )
@@ -222,7 +222,7 @@ def test_what_is_no_network_is_refused(network, message):
 
 def test_a_name_in_the_place_of_a_struct_is_refused():
     with pytest.raises(
-        ShoalError, match=r"network='my:Net' is no struct; with_settings\(PPOConfig\(\), network="
+        ShoalError, match=r"network='my:Net' is not a struct; with_settings\(PPOConfig\(\), network="
     ):
         PPOConfig(network="my:Net").resolved()
 

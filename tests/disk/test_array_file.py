@@ -198,7 +198,7 @@ DAMAGE = {
 UNUSABLE = {
     "a folder": (replace_by_folder, "it is a folder, not a file"),
     "a link to nothing": (replace_by_link, "it cannot be read: No such file or directory"),
-    "a pipe": (replace_by_pipe, "it is no regular file"),
+    "a pipe": (replace_by_pipe, "it is not a regular file"),
     "another checkpoint": (copy_other, "it is the checkpoint at 8192"),
     "other steps": (change(steps=8192), "it is the checkpoint at 8192"),
     "newer schema": (

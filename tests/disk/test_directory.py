@@ -304,7 +304,7 @@ def not_empty(tmp_path):
     ("place", "sentence"),
     [
         (long, r"^run directory '.*' cannot be written to: File name too long\.$"),
-        (with_nul, r"^run directory '.*' is no path: it holds a NUL byte\.$"),
+        (with_nul, r"^run directory '.*' is not a path: it holds a NUL byte\.$"),
         (dangling, r"^run directory '.*' cannot be written to: '.*link' is a symbolic link to nothing\.$"),
         (
             below_dangling,

@@ -384,7 +384,7 @@ def test_what_is_no_file_is_not_followed_and_does_not_hang(run, tmp_path):
     (run / ".lock").rmdir()
     os.mkfifo(run / ".lock")
     # The oldest filelock truncates it before it can be looked at.
-    reason = r"('\.lock' in it is no regular file|Invalid argument)"
+    reason = r"('\.lock' in it is not a regular file|Invalid argument)"
     with pytest.raises(ShoalError, match=sentence.format(reason)), Lock(run):
         pass
 

@@ -274,7 +274,7 @@ def soak(
         run_path, newest = place.folder / f"{name}-{tally.runs}", -1
         for kill in _kills(chance, reference, end - tally.total):
             status, out, err = run_and_kill(place, arguments, run_path, kill)
-            tally.resumed += "going on from the checkpoint" in err
+            tally.resumed += "resuming from the checkpoint" in err
             what = f"{run_path.name}, seed {seed}, after {tally.total} kills, {kill}"
             assert status in (0, -signal.SIGKILL), f"{what}: status {status}\n{out}\n{err}"
             newest = check_directory(run_path, newest)

@@ -304,6 +304,7 @@ def test_a_frozen_seed_is_named_and_never_the_best(frozen):
     failed = faults_of(frozen)
     text = result_text(frozen.summary, frozen.path)
     assert text.count("  failed          seed ") == len(failed)
+    assert f"; failed: {', '.join(f'seed {seed}' for seed in sorted(failed))}; " in repr(frozen)
     for seed, update in failed.items():
         assert (
             f"  failed          seed {seed}: a number was not finite in update {update}; its last policy"
@@ -357,7 +358,7 @@ def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, cap
         sentence = f"seed {seed}: the learner/shared/baseline was not finite in update 6 (192 environment steps); its "
         assert sentence in told.err
         assert f"  failed          seed {seed}: " in told.out
-    assert "no other goes on" in told.err
+    assert "no other continues" in told.err
     assert "IQM" not in told.out
     assert "there is no best policy" in told.out
     summary = json.loads((path / "summary.json").read_text())

@@ -190,7 +190,7 @@ def test_while_training_beside_a_second_process_and_then_again(place, start):
     (run_path / ".lock").write_text(f"process 12 of host 'node7'\n{'0' * 16}\n")
     again = start(ENDLESS, run_path)
     again.wait_until(is_training(again, since=saved))
-    assert again.find(f"going on from the checkpoint at {saved:,} environment steps") is not None
+    assert again.find(f"resuming from the checkpoint at {saved:,} environment steps") is not None
     again.signal(signal.SIGINT)
     assert again.end("training, Ctrl-C") == RESUMABLE
     assert_resumable(run_path)

@@ -253,7 +253,7 @@ def test_consecutive_episodes_are_reported_by_their_place():
 
 
 def test_an_unknown_score_names_the_nearest():
-    with pytest.raises(ShoalError, match="score='return_men' is no metric of an evaluation; did you"):
+    with pytest.raises(ShoalError, match="score='return_men' is not a metric of an evaluation; did you"):
         evaluated(score="return_men")
 
 

@@ -89,7 +89,7 @@ def test_a_policy_without_memory_acts_without_one(cartpole, pendulum):
     key = jax.random.key(3)
     assert cartpole.act(observation, key=key) == cartpole((), observation, key=key)[1]
     with pytest.raises(
-        ShoalError, match=r"^act\(observation\) is of policies without memory, .*policy\(memory, "
+        ShoalError, match=r"^act\(observation\) is for policies without memory, .*policy\(memory, "
     ):
         pendulum.act(np.zeros(3))
 
@@ -160,9 +160,9 @@ NAN, INF = float("nan"), float("inf")
             "observation[0] is inf; a policy needs numbers that are finite, or infinite where",
         ),
         ([0.0, 0.0, -INF, 0.0], "observation[2] is -inf"),
-        (["a", "b", "c", "d"], "observation=['a', 'b', 'c', 'd'] is no array of numbers."),
-        ([[0.0], [0.0, 1.0]], "observation=[[0.0], [0.0, 1.0]] is no array of numbers."),
-        (None, "observation=None is no array of numbers."),
+        (["a", "b", "c", "d"], "observation=['a', 'b', 'c', 'd'] is not an array of numbers."),
+        ([[0.0], [0.0, 1.0]], "observation=[[0.0], [0.0, 1.0]] is not an array of numbers."),
+        (None, "observation=None is not an array of numbers."),
     ],
 )
 def test_an_observation_that_is_no_number_is_refused(cartpole, observation, sentence):
@@ -266,7 +266,7 @@ def test_a_mask_is_obeyed(shop):
             "action_mask has shape (3,); for Discrete(n=3) it must be of shape (5, 3), one entry an action and "
             "one row an observation.",
         ),
-        ([[1, 0, 1], [1]], (2,), "action_mask=[[1, 0, 1], [1]] is no array; it must be of shape (2, 3)."),
+        ([[1, 0, 1], [1]], (2,), "action_mask=[[1, 0, 1], [1]] is not an array; it must be of shape (2, 3)."),
     ],
 )
 def test_a_mask_of_another_shape_is_one_sentence(shop, mask, batch, sentence):

@@ -250,7 +250,7 @@ def test_nothing_is_called_that_is_no_struct():
     """A file may name anything that can be imported."""
     for name in ("fractions:Fraction", "os:getcwd", f"{__name__}:double"):
         with pytest.raises(
-            ShoalError, match=f"{name} is no class of an environment, a struct or a NamedTuple"
+            ShoalError, match=f"{name} is not a class of an environment, a struct or a NamedTuple"
         ):
             from_json({"name": name, "parameters": {}})
     for damaged in ({"dtype": "no", "values": [1]}, {"dtype": "int32", "values": ["x"]}):

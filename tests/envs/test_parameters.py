@@ -119,7 +119,7 @@ def test_make_names_the_parameter_that_is_out_of_bounds(name, value, sentence):
     [
         ("speeds", [1.0, math.nan], "speeds=[1.0, nan] is out of bounds: each number of it must be at least 0 and"),
         ("speeds", [1, 11], "speeds=[1.0, 11.0] is out of bounds"),
-        ("speeds", [[1, 2], [3]], "speeds=[[1, 2], [3]] is no array of numbers"),
+        ("speeds", [[1, 2], [3]], "speeds=[[1, 2], [3]] is not an array of numbers"),
         ("speeds", "fast", "speeds='fast' is of type str; give a"),
         ("shift", [0.0, math.inf], "shift=[0.0, inf] is out of bounds: each number of it must be finite."),
         ("pair", Pair(jnp.ones(1), jnp.ones(1)), ""),

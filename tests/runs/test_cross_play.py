@@ -128,9 +128,9 @@ def test_functions_act_for_their_roles():
         (
             ("random", "random"),
             {"environment": "probe/team", "role": 2},
-            "role=2 is none of the world's: 0, 1",
+            "role=2 is not one of the world's: 0, 1",
         ),
-        (("random", 3), {"environment": "probe/team"}, "second=3 is no run, policy, 'random' or function"),
+        (("random", 3), {"environment": "probe/team"}, "second=3 is not a run, policy, 'random' or function"),
         (("random", "missing"), {"environment": "probe/team"}, "missing"),
         (
             (lambda observation, key: jnp.zeros(2, jnp.int32), "random"),

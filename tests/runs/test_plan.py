@@ -281,11 +281,12 @@ def test_a_preset_of_ones_own_is_of_any_environment(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[ppo", "is no TOML: "),
+        ("[ppo", "is not TOML: "),
         ("[ppo]\ngama = 1.0", "there is no setting 'gama'; did you mean 'gamma'"),
         ("[run]\nseeds = 3", "lacks environment, algorithm or run"),
         ("ppo = 3", "lacks environment, algorithm or run"),
         ("environment = 3\n[ppo]", "has environment=3, which is not an object"),
+        ("environment = 'CartPole-v1'\neval_env = 3\n[ppo]", "has eval_env=3, which is not an object"),
     ],
 )
 def test_a_mistake_in_a_toml_file_is_one_sentence(tmp_path, text, sentence):
@@ -309,7 +310,7 @@ def test_a_config_of_another_version_is_refused(tmp_path):
     for schema in ("3", None, True, 3.0):
         path.write_text(json.dumps(decide("CartPole-v1", overrides={}).as_json() | {"schema": schema}))
         with pytest.raises(
-            ShoalError, match=f"schema={schema!r}, which is no whole number; 3 would be right"
+            ShoalError, match=f"schema={schema!r}, which is not a whole number; 3 would be right"
         ):
             decide(None, config_file=path, overrides={})
     for schema, version in ((2, "an earlier"), (4, "a newer")):

@@ -1,5 +1,6 @@
 """A pure training function learns what `shoal.train` learns, and is compiled and mapped as any function of JAX."""
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -163,6 +164,13 @@ def test_a_seed_at_fault_makes_no_further_update():
         ("CartPole-v1", with_settings(PPOConfig(), gamma=2.0), {}, "gamma=2 is out of bounds"),
         ("CartPole-v1", PPOConfig, {"total_steps": 1}, "total_steps=1 is less than one rollout"),
         ("CartPole-v1", 3, {}, "algorithm=3"),
+        (
+            gymnasium.make("CartPole-v1"),
+            None,
+            {},
+            "it is an environment of gymnasium, and Shoal runs its own",
+        ),
+        (ActionReward, None, {}, "ActionReward'> is a class; give an environment"),
     ],
 )
 def test_what_cannot_work_is_refused_where_the_function_is_made(environment, config, settings, sentence):
@@ -172,7 +180,7 @@ def test_what_cannot_work_is_refused_where_the_function_is_made(environment, con
 
 def test_what_is_no_key_is_refused():
     train = shoal.make_train(ActionReward(), BanditConfig(), **SMALL, num_updates=2)
-    with pytest.raises(shoal.ShoalError, match="key=0 is no key of random numbers"):
+    with pytest.raises(shoal.ShoalError, match="key=0 is not a random key"):
         train(0)
 
 

@@ -229,7 +229,7 @@ def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the
     for _ in range(2):  # what was trained is still there after it went on
         shutil.copytree(run.path, tmp_path / "copy", dirs_exist_ok=True)
         longer = shoal.resume(run, environment=ActionReward(), total_steps=32 * 20)
-        assert "going on from memory at 384 environment steps, total_steps 640" in capsys.readouterr().err
+        assert "resuming from memory at 384 environment steps, total_steps 640" in capsys.readouterr().err
         assert_same(longer, expected)
         shutil.rmtree(run.path)
         shutil.copytree(tmp_path / "copy", run.path)
@@ -259,7 +259,7 @@ def test_fewer_steps_than_were_made_are_refused(whole, ended, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"num_envs": 8}, r"num_envs=8 cannot be changed in a run that goes on \(it has 4\); .* --from "),
+        ({"num_envs": 8}, r"num_envs=8 cannot be changed in a resumed run \(it has 4\); .* --from "),
         ({"seed": 3}, r"seed=3 cannot be changed"),
         ({"nu_envs": 8}, r"did you mean 'num_envs'"),
         ({"spread": 0.5}, r"spread cannot change while a run trains, since .* only where a run starts"),
@@ -473,7 +473,7 @@ def test_what_cannot_be_gone_on_from_is_refused_in_one_sentence(stepped, ended_o
             {"from_step": 256, "total_steps": 260},
             "leaves nothing to train after the checkpoint at 256",
         ),
-        (stepped, {"run_dir": str(tmp_path / "new")}, "run_dir=.* has no effect on a run that goes on"),
+        (stepped, {"run_dir": str(tmp_path / "new")}, "run_dir=.* has no effect on a run that is resumed"),
     ):
         with pytest.raises(shoal.ShoalError, match=sentence):
             resume(path, **{"run_dir": str(tmp_path / "new")} | settings)

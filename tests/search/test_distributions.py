@@ -107,12 +107,12 @@ def test_json_reads_back_the_same(kind):
         ("int:1:2.5", "x: the bound=2.5 is not a whole number."),
         (
             "unifrom:0:1",
-            "x=unifrom:0:1 is of no known distribution; there are uniform, log, one-minus-log, int, choice; did you "
+            "x=unifrom:0:1 names no distribution; there are uniform, log, one-minus-log, int, choice; did you "
             "mean 'uniform'?",
         ),
         ("choice:", "x has no values; give one or more, such as x=0.1,0.2."),
         ([1, 2, 1], "x has the value 1 twice; give it once."),
-        (3.0, "x=3.0 is no distribution; give one such as 'uniform:0:1', or a list of choices."),
+        (3.0, "x=3.0 is not a distribution; give one such as 'uniform:0:1', or a list of choices."),
     ],
 )
 def test_one_sentence_says_what_is_wrong(given, sentence):

@@ -175,6 +175,14 @@ def test_processes_share_a_study_and_know_their_own_trials(tmp_path):
     assert {trial.value for trial in one.trials if trial.number in theirs} == {1.0}
 
 
+@pytest.mark.parametrize("content", [b"", b"0123456789ab\xe3def"])
+def test_a_damaged_name_of_a_process_is_one_sentence(tmp_path, content):
+    study = open_study(tmp_path, RATE, identity=IDENTITY)
+    (tmp_path / "owner").write_bytes(content)
+    with pytest.raises(ShoalError, match=r"owner is damaged: it holds no name of a process"):
+        study.owned_by(tmp_path)
+
+
 def test_a_database_holds_several_studies(tmp_path):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     study = open_study(tmp_path, RATE, storage=url, name="a", identity=IDENTITY)
@@ -282,7 +290,7 @@ def test_what_is_no_whole_journal_is_one_sentence(tmp_path):
     journal = tmp_path / "study.journal"
     journal.write_text("notes\nof mine")
     with pytest.raises(
-        ShoalError, match=r"^storage '.*study\.journal' is no journal of Optuna; give another"
+        ShoalError, match=r"^storage '.*study\.journal' is not a journal of Optuna; give another"
     ):
         open_study(tmp_path, RATE, identity=IDENTITY)
     assert journal.read_text() == "notes\nof mine"

@@ -160,8 +160,8 @@ def test_a_label_names_the_first_settings():
         ),
         (
             {"grid": {"a": [1, 2], "surrogate": ["clip"]}, "where": {"a": {"surogate": "clip"}}},
-            "where: a depends on 'surogate', which is no setting of the space; a condition needs one that varies; did "
-            "you mean 'surrogate'?",
+            "where: a depends on 'surogate', which is not a setting of the space; a condition needs one that varies; "
+            "did you mean 'surrogate'?",
         ),
         (
             {"grid": {"a": [1, 2], "surrogate": ["clip", "dpo"]}, "where": {"a": {"surrogate": "penalty"}}},

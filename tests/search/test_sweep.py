@@ -106,7 +106,7 @@ def test_the_best_member_is_loaded_and_evaluated(swept):
     assert list(evaluate_run(swept.path, label=other, run_seed=1, episodes=4)["metrics"]) == [
         f"{other}, seed 1"
     ]
-    with pytest.raises(ShoalError, match="label='x' is none of the sweep's"):
+    with pytest.raises(ShoalError, match="label='x' is not one of the sweep's"):
         shoal.load(swept.path, label="x")
 
 
@@ -401,7 +401,7 @@ def test_members_differ_in_worlds_and_are_judged_by_a_metric_of_one(tmp_path):
         ({"grid": {"env.bonuss": [1.0]}}, "bonuss"),
         ({"grid": {"step_size": [1.0]}, "seeds": 10**9}, "not even 1000000000 members of one setting"),
         ({"random": {"step_size": "log:1:0.1"}}, "bounds the wrong way round"),
-        ({"grid": {"step_size": [1.0]}, "space": "x.toml"}, "is given beside grid"),
+        ({"grid": {"step_size": [1.0]}, "space": "x.toml"}, "is given together with grid"),
         ({}, "the space is empty"),
     ],
 )

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from shoal.base.errors import ShoalError
 from shoal.disk import metrics_file
 from shoal.disk.directory import RunDirectory
 from shoal.engine.population.members import Variant, members_of
@@ -87,7 +88,7 @@ def test_a_disk_that_hangs_holds_up_nobody(directory, monkeypatch):
 
 
 def test_drawing_of_the_run_so_far_holds_up_nobody_and_ends_before_the_last_picture(directory, monkeypatch):
-    """What waits is replaced by what is newer, and left out when the run has finished; a failure is told once."""
+    """What waits is replaced by what is newer, and left out when the run has finished; a failure is left to its end."""
     goes_on, began, drawn = threading.Event(), threading.Event(), []
 
     def draw(path, steps, *_, **__):
@@ -114,15 +115,34 @@ def test_drawing_of_the_run_so_far_holds_up_nobody_and_ends_before_the_last_pict
         reporter.report_failure()
         reporter.report_failure()
     assert drawn == [0, 60]
-    assert notes == ["the files about the run so far: RuntimeError: no fonts. Training goes on."]
+    assert notes == []
     assert json.loads((directory.path / "progress.json").read_text())["failed"] == [{"seed": 8}]
+
+
+def test_files_about_the_run_so_far_that_cannot_be_written_are_told_once(directory, monkeypatch):
+    def fail(*_):
+        raise ShoalError("progress.json cannot be written: No space left on device.")
+
+    monkeypatch.setattr(type(directory), "save_progress", fail)
+    with Reporter(directory, RUN, "CartPole-v1", show=False) as reporter:
+        notes = []
+        monkeypatch.setattr(reporter.progress, "note", notes.append)
+        reporter.show_so_far(10, {"score": np.zeros(2), "updates": np.zeros(2, int)}, [])
+        reporter.close()
+        reporter.report_failure()
+        reporter.report_failure()
+    assert notes == [
+        "the files about the run so far: progress.json cannot be written: No space left on device. "
+        "Training continues."
+    ]
 
 
 def test_the_rounded_budget_is_told_and_each_log_point_has_a_line(told):
     lines = told.err.splitlines()
     assert told.out == ""
     assert lines[0] == "total_steps=109 is rounded down to 100: 10 updates of 10 steps"
-    assert lines[1].startswith("CartPole-v1  40 of 100 steps of 2 seeds (40%)  2k steps/s  return 30.0")
+    assert lines[1].startswith("CartPole-v1  40 of 100 steps of 2 seeds (40%)  2k steps/s  training return ")
+    assert "(sampled actions) 30.0" in lines[1]
     assert lines[2].startswith("CartPole-v1  100 of 100 steps")
     assert "return" not in lines[2]  # no episode ended
 

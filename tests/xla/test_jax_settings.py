@@ -115,12 +115,17 @@ def test_the_variable_that_was_set_is_named(monkeypatch):
             "JAX cannot compute with JAX_PLATFORMS=nonsense on this machine: RuntimeError: ",
         ),
         (
+            "JAX_PLATFORM_NAME",
+            "nonsense",
+            "JAX cannot compute with JAX_PLATFORM_NAME=nonsense on this machine: RuntimeError: ",
+        ),
+        (
             "JAX_NUMPY_DTYPE_PROMOTION",
             "nonsense",
             "JAX cannot be imported with JAX_NUMPY_DTYPE_PROMOTION=nonsense: ",
         ),
     ],
-    ids=["precision", "platform", "promotion"],
+    ids=["precision", "platform", "platform name", "promotion"],
 )
 def test_jax_itself_does_not_start(variable, value, start):
     command = [Path(sys.executable).with_name("shoal"), "rollout", "CartPole-v1"]

@@ -59,7 +59,7 @@ def test_an_unknown_trick_is_one_sentence():
         check=False,
     )
     assert done.returncode == 2
-    assert "SHOAL_PLAIN names 'pak', which is no trick" in done.stderr
+    assert "SHOAL_PLAIN names 'pak', which is not a trick" in done.stderr
     assert "did you mean 'pack'?" in done.stderr
 
 

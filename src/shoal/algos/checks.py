@@ -6,6 +6,7 @@ be right, and the nearest value that works.
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from shoal.algos import part_checks
@@ -69,7 +70,7 @@ def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies:
 
 
 def check_network(config: Any, spec: EnvSpec) -> None:
-    """Check that a network fits the entries of observations, and Shoal's own the settings of its optimiser too."""
+    """Check that a network fits the entries of observations, and that Shoal's own fits the optimiser's settings."""
     network = config.network
     is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
     for whose in ("critic", "actor") if is_shared else ():
@@ -132,14 +133,14 @@ def check_observations(config: Any, spec: EnvSpec) -> None:
             raise ShoalError(
                 f"obs_clip_entries={text!r} is not name=bound with a bound above 0, such as 'speed=5'."
             )
-    leaves = struct.named_leaves(zeros(spec.observation_space))
+    leaves = struct.named_leaves(jax.eval_shape(lambda: zeros(spec.observation_space)))
     names = [name for name, x in leaves.items() if np.issubdtype(x.dtype, np.floating)]
     for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clipped)):
         for entry in entries:
             if not any(belongs_to(name, entry) for name in names):
                 there = f"; there are {', '.join(names)}{nearest(entry, names)}" if any(names) else ""
                 raise ShoalError(
-                    f"{setting} names {entry!r}, which is no entry of floats of observation_space="
+                    f"{setting} names {entry!r}, which is not an entry of floats of observation_space="
                     f"{spec.observation_space}{there}."
                 )
 
@@ -182,7 +183,7 @@ def check_estimates(config: Any) -> None:
 
 
 def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
-    """Check that advantages can be computed again as often as configured, and that it has an effect."""
+    """Check that advantages can be recomputed as often as configured, and that this has an effect."""
     epochs = max(config.update_epochs, config.critic_update_epochs)
     if config.recompute == "epoch" and epochs == 1:
         raise ShoalError(
@@ -234,7 +235,7 @@ def check_value_normalisation(config: Any) -> None:
         )
     if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
         raise ShoalError(
-            "norm_value='popart' rescales the last layer of the value, which is known of Shoal's own networks only, "
+            "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
             f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."
         )
 

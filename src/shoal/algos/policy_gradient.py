@@ -29,7 +29,7 @@ class A2CConfig(PPOConfig):
     gae_lambda: float = 1.0
     """Sets the trace decay; 1 is the n-step return of the whole rollout, as in the paper."""
     norm_adv: Literal["minibatch", "batch", "none"] = "none"
-    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
+    """Normalises advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
 
 
 @struct.struct
@@ -51,4 +51,4 @@ class ReinforceConfig(PPOConfig):
     gae_lambda: float = 1.0
     """Sets the trace decay; 1 is the Monte-Carlo return."""
     norm_adv: Literal["minibatch", "batch", "none"] = "batch"
-    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
+    """Normalises advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""

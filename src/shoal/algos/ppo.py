@@ -1,6 +1,6 @@
 """Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), with or without a recurrent network.
 
-From top to bottom: what is learned, how it acts, the update, the advantages of a rollout, a gradient step, the loss,
+From top to bottom: the learner, how it acts, the update, the advantages of a rollout, a gradient step, the loss,
 and the rows of a rollout. The settings are in `ppo_config.py`; `xla/chunked_gradients.py` cuts rows in chunks.
 """
 
@@ -60,11 +60,11 @@ class Shared(NamedTuple):
 
     network: PyTree
     optimizer: PyTree
-    observation: statistics.RunningMoments | None  # norm_obs
-    reward: statistics.RunningMoments | None  # norm_reward: of the discounted return
-    learning_rate_scale: Array  # moved by the adaptive schedule, else 1
-    kl_coef: Array  # of the penalty
-    value: statistics.RunningMoments | None = None  # norm_value: of the value's targets
+    observation: statistics.RunningMoments | None  # with norm_obs
+    reward: statistics.RunningMoments | None  # with norm_reward: of the discounted return
+    learning_rate_scale: Array  # changed by the adaptive schedule, else 1
+    kl_coef: Array  # the coefficient of the KL penalty
+    value: statistics.RunningMoments | None = None  # with norm_value: of the value's targets
 
 
 class ActingPolicy(NamedTuple):
@@ -80,9 +80,9 @@ class Extras(NamedTuple):
     raw_action: (
         Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
     )
-    log_prob: Array  # of the raw action
-    distribution: PyTree  # that the action was drawn from, where the surrogate needs it
-    memory: PyTree  # of the actor after the step; () if it has none, or does not keep it for each step
+    log_prob: Array  # the raw action's log-probability
+    distribution: PyTree  # the one that the action was drawn from, where the surrogate needs it
+    memory: PyTree  # the actor's memory after the step; () if it has none, or does not keep it
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
@@ -137,7 +137,7 @@ def act(
     *,
     greedy: bool = False,
 ) -> tuple[Memory, Array, Extras]:
-    """Act at one step of N environments; return also the memory after it and what the update needs of it."""
+    """Act at one step of N environments; return also the memory after it and the update's record of it."""
     observation = normalisation.normalise(config, policy.observation, timestep.observation)
     inputs = memories.network_inputs(config, timestep, observation, memory.action)
     carry, distribution = sequences.policy_step(policy.actor, memory.carry, inputs)
@@ -177,7 +177,7 @@ def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
 
 
 class LossParts(NamedTuple):
-    """The parts of the loss, and what is measured beside it."""
+    """The parts of the loss, and further measurements."""
 
     policy_loss: Array
     value_loss: Array
@@ -186,8 +186,8 @@ class LossParts(NamedTuple):
     clip_fraction: Array
 
 
-METRICS = (*LossParts._fields, "grad_norm", "actor_updates")  # of a gradient step, in this order
-ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # of steps that the actor took
+METRICS = (*LossParts._fields, "grad_norm", "actor_updates")  # per gradient step, in this order
+ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # averaged over the actor's steps
 
 
 def update(
@@ -353,7 +353,7 @@ def loss(
     network: PyTree,
     batch: Rows,
 ) -> tuple[Array, LossParts]:
-    """Compute PPO's loss of each row (Schulman et al. 2017, eq. 9) and its parts; 0 for what is no transition.
+    """Compute PPO's loss of each row (Schulman et al. 2017, eq. 9) and its parts; 0 where there is no transition.
 
     `mean_gradient` makes weighted means of them, over chunks and devices. The ratio is always that to the policy that
     acted, whenever the advantages were computed (`advantages.vtrace`).
@@ -390,11 +390,11 @@ def make_rows(
     advantage: Array,
     target: Array,
 ) -> Rows:
-    """The rows of a rollout; values and targets [T, N] are as the value loss compares them."""
+    """Make the rows of a rollout; values and targets [T, N] are as the value loss compares them."""
     weight = rollout.returns.weight
 
     def masked(tree: PyTree) -> PyTree:
-        """Replace what is no transition before it enters the network: 0 times NaN is NaN in a gradient."""
+        """Replace rows that are not transitions before the network: 0 times NaN is NaN in a gradient."""
         return struct.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
 
     inputs = without_last(rollout.inputs)
@@ -435,18 +435,18 @@ def replay_rollout(
 
 
 def raw_actions(trajectory: Trajectory) -> Array:
-    """The actions as they were sampled, [T, N, ...]."""
+    """Return the actions as they were sampled, [T, N, ...]."""
     raw = trajectory.extras.raw_action
     return trajectory.actions if isinstance(raw, tuple) else raw
 
 
 def without_last(tree: PyTree) -> PyTree:
-    """The entries of T+1 time-steps that an action was taken at: all but the last."""
+    """Return the entries of T+1 time-steps at which an action was taken: all but the last."""
     return jax.tree.map(lambda x: x[:-1], tree)
 
 
 def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
-    """Moves the adaptive learning rate and KL coefficient by the KL that the last epoch ended at."""
+    """Adapt the learning rate and the KL coefficient to the KL at the end of the last epoch."""
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
     if config.optimization.lr_schedule == "adaptive":
         scale = optimisers.adapt_scale(scale, kl, config.desired_kl)

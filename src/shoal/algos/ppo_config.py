@@ -19,7 +19,7 @@ from shoal.nets import networks
 from shoal.types import Algorithm, EnvSpec
 from shoal.xla.chunked_gradients import default_chunk_rows
 
-# The orders of all passes are drawn ahead, and one update should end while somebody waits.
+# The orders of all passes are drawn ahead, and one update should not take very long.
 MAX_EPOCHS = 10_000
 _PENALTY = Needs("surrogate", ("penalty",), or_function=True)
 _DPO = Needs("surrogate", ("dpo",), or_function=True)
@@ -85,7 +85,7 @@ class PPOConfig(settings.Nested):
     network: networks.NetworkSettings = settings.chosen(
         networks.NetworkConfig(), networks.choose, networks.name_of
     )
-    """Takes this network: a class, or a struct of settings with a method build, as module:Name; see docs/networks.md
+    """Uses this network: a class, or a struct of settings with a method build, as module:Name; see docs/networks.md
     for your own."""
     agents: AgentsConfig = AgentsConfig()
     """Holds the settings of several agents."""
@@ -100,12 +100,12 @@ class PPOConfig(settings.Nested):
     same; by discounted returns; or by V-trace, which corrects them by the ratios of the current policy to the one that
     acted (recompute epoch or minibatch)."""
     rho_clip: float = parameter(1.0, above=0.0, high=math.inf)
-    """Cuts V-trace's ratio of a TD error at this, at least c_clip (advantage vtrace)."""
+    """Clips V-trace's ratio of a TD error to at most this, which is at least c_clip (advantage vtrace)."""
     c_clip: float = parameter(1.0, above=0.0, high=math.inf)
-    """Cuts V-trace's ratio in the trace at this (advantage vtrace)."""
+    """Clips V-trace's ratio in the trace to at most this (advantage vtrace)."""
     recompute: Literal["never", "epoch", "minibatch"] = "never"
     """Computes advantages and targets once, again with the current parameters before each further epoch, or within the
-    loss of each minibatch, which then is of whole environments: num_minibatches must divide num_envs."""
+    loss of each minibatch, which then consists of whole environments: num_minibatches must divide num_envs."""
     update_epochs: int = parameter(4, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout."""
     num_minibatches: int = parameter(4, low=1)
@@ -113,11 +113,11 @@ class PPOConfig(settings.Nested):
     surrogate: str = settings.function("clip", surrogates.SURROGATES)
     """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
     clip_coef: float = parameter(0.2, above=0.0)
-    """Cuts the gradient of a probability ratio further than this from 1 (surrogate clip)."""
+    """Stops the gradient of a probability ratio that is further than this from 1 (surrogate clip)."""
     kl_coef: float = parameter(1.0, low=0.0)
-    """Weights the KL penalty, or sets where its weight starts from if it adapts (surrogate penalty)."""
+    """Sets the weight of the KL penalty, or its first value if it adapts (surrogate penalty)."""
     adaptive_kl_coef: bool = True
-    """Doubles the KL coefficient after an update beyond 1.5 desired_kl, halves it below desired_kl / 1.5."""
+    """Doubles the KL coefficient after an update of a KL above 1.5 desired_kl, halves it below desired_kl / 1.5."""
     dpo_alpha: float = parameter(2.0, above=0.0)
     """Sets the slope of DPO's drift for positive advantages (surrogate dpo)."""
     dpo_beta: float = parameter(0.6, above=0.0)
@@ -125,7 +125,7 @@ class PPOConfig(settings.Nested):
     target_kl: float = parameter(math.inf, above=0.0, high=math.inf)
     """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf disables this."""
     kl_stop: bool = False
-    """Makes the KL stop a part of the program, as a finite target_kl does; for sweeps in which a target_kl is inf."""
+    """Compiles the KL stop into the program, as a finite target_kl does; for sweeps in which a target_kl is inf."""
     ent_coef: float = parameter(0.0, low=0.0)
     """Weights the entropy bonus."""
     vf_coef: float = parameter(0.5, low=0.0)
@@ -140,36 +140,36 @@ class PPOConfig(settings.Nested):
     clip_vloss: bool = False
     """Clips the change of the value as the ratio is clipped."""
     vf_clip_coef: float = parameter(0.2, above=0.0)
-    """Clips the loss of a value further than this from its old one (clip_vloss)."""
+    """Clips a value to within this distance of its old one (clip_vloss)."""
     norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Brings advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
+    """Normalises advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
     norm_value: Literal["none", "running", "popart"] = "none"
     """Trains the critic on targets that are normalised by their running mean and standard deviation; popart also
     rescales its last layer when these change, so that no value changes."""
     norm_obs: bool = False
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
     obs_norm_entries: tuple[str, ...] = ()
-    """Normalises these entries of a dictionary of observations; () normalises all that are no integers (norm_obs)."""
+    """Normalises these entries of a dictionary of observations; () normalises all but integers (norm_obs)."""
     obs_norm_min_deviation: float = parameter(1e-4, above=0.0, static=True)
-    """Divides observations by at least this deviation, so that an entry that hardly changes is not blown up
+    """Divides observations by at least this deviation, so that an entry that hardly changes is not magnified
     (norm_obs)."""
     obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, static=True)
     """Divides observations by at most this deviation (norm_obs)."""
     obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Computes the statistics of observations over this many environment steps of random actions before training,
-    which no budget counts, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
+    outside of the budget, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
     obs_clip: float | None = parameter(None, above=0.0, high=math.inf, static=True)
-    """Clips observations to plus and minus this, after they are normalised; None takes 10 with norm_obs, else inf."""
+    """Clips observations to plus and minus this, after they are normalised; None is 10 with norm_obs, else inf."""
     obs_clip_entries: tuple[str, ...] = ()
     """Clips entries of a dictionary of observations to bounds of their own, each as name=bound."""
     norm_reward: bool = False
     """Divides rewards by the running standard deviation of their discounted return."""
     reward_scale: float = parameter(1.0, above=0.0)
-    """Scales the rewards that are learned from by this, after norm_reward; reported returns are the environment's."""
+    """Multiplies rewards by this for learning, after norm_reward; reported returns are the environment's."""
     critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
-    """Passes this many times over each rollout with the critic; None takes update_epochs."""
+    """Passes this many times over each rollout with the critic; None uses update_epochs."""
     chunk_length: int = parameter(0, low=0)
-    """Lets the gradient go back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
+    """Propagates the gradient back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
     memory_lasts: Literal["trial", "episode", "run"] = "trial"
     """Clears the memory at the end of each episode or trial (trial), with every episode of a trial (episode), or never
     while training (run)."""
@@ -182,12 +182,12 @@ class PPOConfig(settings.Nested):
     noise_correlation: float = parameter(0.9, low=0.0, high=1.0)
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
     gradient_chunk: int = parameter(-1, low=-1, high=LARGEST_INDEX)
-    """Sums a minibatch's gradient over parts of so many steps, which stay in cache: 0 takes all at once, -1 chooses
+    """Computes a minibatch's gradient in parts of this many steps, which fit in cache: 0 is all at once, -1 chooses
     (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, with memory, and with
     recompute minibatch). Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
-        """PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
+        """Return PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
         from shoal.algos.ppo import ppo  # noqa: PLC0415 (it imports this class)
 
         config = self.with_critic_defaults()
@@ -196,7 +196,7 @@ class PPOConfig(settings.Nested):
         return self.agents.algorithm(lambda of_agent: ppo(config, of_agent, axis), spec, self.is_joint)
 
     def resolved(self) -> "PPOConfig":
-        """Makes explicit what is implied: switches that a setting turns on, and what depends on the machine.
+        """Fill in implied settings: switches that another one turns on, and choices that depend on the machine.
 
         Raises:
           ShoalError: a setting does not hold a value of its type and within its bounds.
@@ -217,7 +217,7 @@ class PPOConfig(settings.Nested):
         )
 
     def with_critic_defaults(self) -> "PPOConfig":
-        """Give each setting of the critic's updates that is None the value of the actor's."""
+        """Replace each setting of the critic's updates that is None by the actor's."""
         epochs = self.update_epochs if self.critic_update_epochs is None else self.critic_update_epochs
         return dataclasses.replace(
             self, optimization=self.optimization.with_critic_defaults(), critic_update_epochs=epochs
@@ -225,7 +225,7 @@ class PPOConfig(settings.Nested):
 
     @property
     def critic_differs(self) -> bool:
-        """Whether a setting of the critic's updates was given; where all are, whether one is not the actor's."""
+        """Whether a setting of the critic's updates was given; where all are, whether one differs from the actor's."""
         pairs = [*self.optimization.pairs(), (self.critic_update_epochs, self.update_epochs)]
         if all(critic is not None for critic, _ in pairs):  # as of a config that was resolved before
             return any(not struct.is_traced(*pair) and pair[0] != pair[1] for pair in pairs)
@@ -256,7 +256,7 @@ class PPOConfig(settings.Nested):
         return self.optimization.separate_updates or self.kl_stop
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int, groups: int = 1) -> None:
-        """Raises one sentence for the first setting that cannot work (`shoal.algos.checks`)."""
+        """Require that the settings can work; the error names the first that cannot (`shoal.algos.checks`)."""
         config = self.with_critic_defaults()
         if spec.num_agents == 1:
             checks.check_ppo(config, spec, num_envs, num_steps, groups)

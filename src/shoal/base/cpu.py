@@ -20,7 +20,7 @@ def threads() -> int:
 
 
 def lower_priority(nice: int = LOWEST_PRIORITY) -> None:
-    """Give the calling thread, and the threads that it will start, a lower priority; by default the lowest.
+    """Lower the priority of the calling thread and of threads that it will start; by default to the lowest.
 
     A thread that runs much Python should not have the lowest: where other processes use the machine, it would hold the
     interpreter's lock without running.

@@ -1,5 +1,6 @@
 """Errors of one sentence: the name, the value, what would be right, and the nearest value that works."""
 
+import decimal
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Any
@@ -32,7 +33,7 @@ class SavingError(ShoalError):
 
 
 class ResumableError(ShoalError):
-    """A run was ended by a failure around it, such as a full disk, and can be resumed from its last checkpoint."""
+    """An outside failure, such as a full disk, ended a run, which can be resumed from its last checkpoint."""
 
 
 class UserCodeError(ShoalError):
@@ -47,6 +48,12 @@ class UserCodeError(ShoalError):
         self.frames = frames
 
 
+def rounded_bound(bound: float, *, up: bool = False) -> str:
+    """Format a bound in three digits, rounded to the side that is accepted, so that the printed value works."""
+    context = decimal.Context(3, decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR)
+    return f"{float(context.create_decimal_from_float(bound * (1 - 1e-6 if up else 1 + 1e-6))):g}"
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """Suggest the option that was probably meant: `"; did you mean 'x'?"`, or `""` if none is close.
 
@@ -58,7 +65,7 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
 
 def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "there are") -> str:
-    """Say what there is instead of an unknown name: all names where they are few, else the nearest three.
+    """List the alternatives to an unknown name: all names where they are few, else the nearest three.
 
     Args:
       listing: the command that lists them all.

@@ -35,7 +35,7 @@ def user_path(value: Any, what: str) -> Path:
     except (RuntimeError, UnicodeError) as error:  # `~nobody`
         raise ShoalError(f"{what} {str(value)!r} cannot be found: {error}") from None
     if "\0" in str(path):
-        raise ShoalError(f"{what} {str(path)!r} is no path: it holds a NUL byte.")
+        raise ShoalError(f"{what} {str(path)!r} is not a path: it holds a NUL byte.")
     return path
 
 
@@ -132,7 +132,7 @@ def find_obstacle(path: Path) -> str:
     if path.is_dir():
         return "it is a directory"
     if path.exists() and not path.is_file():
-        return "" if os.access(path, os.W_OK) else "it is no file, and read-only"
+        return "" if os.access(path, os.W_OK) else "it is not a regular file, and read-only"
     parent = Path(os.path.realpath(path)).parent
     if not parent.is_dir():
         return f"there is no directory {str(parent if path.is_symlink() else path.parent)!r}"
@@ -140,7 +140,7 @@ def find_obstacle(path: Path) -> str:
 
 
 def temporary_name(name: str, process: int | str) -> str:
-    """Name the file in which a process writes before it has its name; a killed process leaves it behind.
+    """Name the temporary file that a process writes and then renames; a killed process leaves it behind.
 
     File systems limit names to 255 bytes or less, so that a long one is replaced by its checksum.
     """
@@ -209,7 +209,7 @@ def report_os_errors(what: str, needed: int | None = None) -> Iterator[None]:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the bytes that may still be written beside a file or directory that exists; None where this is unknown."""
+    """Return the free bytes of the file system of an existing file or directory; None where this is unknown."""
     try:
         usage = shutil.disk_usage(path)
     except OSError:

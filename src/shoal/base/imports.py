@@ -48,7 +48,7 @@ class UserModules:
 
 
 def find_user_modules(folder: str | None = None) -> None:
-    """Let `import_object` find the modules in a folder, None for the current directory, behind all others."""
+    """Let `import_object` find the modules in a folder, None for the current directory, after all others."""
     sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, UserModules)]
     sys.meta_path.append(UserModules(os.getcwd() if folder is None else folder))
 
@@ -136,7 +136,7 @@ def _import_module(module_name: str, name: str) -> Any:
 
 
 def _hidden_file(module_name: str) -> str:
-    """Say that another module has the name of a file of the current directory, which may be meant; else ""."""
+    """Say that another module hides a file of the current directory, which may be meant; else ""."""
     package = module_name.partition(".")[0]
     module = sys.modules.get(package)
     paths = [path for path in (Path.cwd() / f"{package}.py", Path.cwd() / package) if path.exists()]
@@ -167,7 +167,7 @@ def _refuse_run_directories(module_name: str, name: str) -> None:
             for folder in (path, *path.parents):
                 if (folder / "config.json").is_file() and any((folder / x).exists() for x in RUN_FILES):
                     raise ShoalError(
-                        f"{name!r} cannot be imported: its module lies inside of the run directory {str(folder)!r}, "
+                        f"{name!r} cannot be imported: its module lies in the run directory {str(folder)!r}, "
                         "and code of a run directory is never run; move the module elsewhere."
                     )
 

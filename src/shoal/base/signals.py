@@ -38,7 +38,7 @@ SAVING_SIGNALS = [
     x for x in signal.Signals if x.name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 ]
 # Seconds that saving may take, so that the process has ended 30 seconds after the signal: a piece of training before
-# takes 5 (or is one update), and the end itself at most 1 (a line is written, and what is in memory).
+# takes 5 (or is one update), and the end itself at most 1 (a line is written, and buffered output).
 SAVING_SECONDS = 22.0
 WRITING_SECONDS = 0.5  # for a line on standard error, whose reader may hang
 POLLING_SECONDS = 0.1  # between two looks at the limit of saving
@@ -67,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
     """A run was interrupted after all of its state had been saved; the command line ends with 75.
 
     Attributes:
-      continued_by: what goes on with it; empty for `shoal resume`.
+      continued_by: the command that resumes it; empty for `shoal resume`.
     """
 
     def __init__(self, path: str | Path, continued_by: str = ""):
@@ -77,7 +77,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """What a run is doing, and whether a signal asks it to end; made by `handle`."""
+    """The phase of a run, and whether a signal asks it to end; made by `handle`."""
 
     def __init__(self) -> None:
         self.handlers = contextlib.ExitStack()  # restores those from before
@@ -90,11 +90,11 @@ class Interruption:
 
     @property
     def requested(self) -> bool:
-        """Whether the run shall save and end; to be asked between two pieces of training."""
+        """Whether the run should save and end; read between two pieces of training."""
         return self._requested
 
     def phase(self, phase: Phase) -> None:
-        """Set what the run is doing from now on."""
+        """Set the phase of the run."""
         self._phase = phase
 
     def saving(self) -> None:
@@ -194,15 +194,15 @@ _active: list[Interruption] = []  # at most one, since a process has its signals
 def handle(*, command_line: bool = False) -> Iterator[Interruption]:
     """Receive the signals that interrupt a run, and restore the former handlers at the end.
 
-    A call within another one in the main thread yields what the outer one yielded: a run that a command trains goes by
-    the command's rules. In another thread, which receives no signals, `requested` is never true.
+    A call within another one in the main thread yields the same object: a run that a command trains follows the
+    command's rules. In another thread, which receives no signals, `requested` is never true.
 
     `command_line`: Ctrl-C and `SAVING_SIGNALS`, answered at once. While the run is starting, the process ends, with 75.
-    Later a line says what is happening, and `requested` becomes true; a second Ctrl-C ends the process, with 130; any
+    Later a line names the current phase, and `requested` becomes true; a second Ctrl-C ends the process, with 130; any
     other further signal changes nothing.
 
     Else, from Python: Ctrl-C only, answered when the main thread is back in the interpreter. While the run is starting,
-    the former handler is called, which usually raises KeyboardInterrupt. Later a line says what is happening, and
+    the former handler is called, which usually raises KeyboardInterrupt. Later a line names the current phase, and
     `requested` becomes true; a second one raises KeyboardInterrupt.
     """
     stop = Interruption()

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -16,12 +17,13 @@ from shoal.base.errors import ResumableError, SavingError, ShoalError, UserCodeE
 from shoal.base.user_errors import describe_error, is_callback_error, user_code_error
 from shoal.cli import output
 
+GARBAGE_THRESHOLD = 100_000  # new objects; imports and traces make millions that stay, and 700 costs a tenth
 STARTED = time.perf_counter()  # imports after this line count as a run's `seconds.import`
 
 # One module per command, imported when it is called; each has `main(arguments) -> exit status`.
 COMMANDS = {
     "train": ("ENV", "train an agent with several seeds at once"),
-    "resume": ("RUN", "go on with a run from its newest checkpoint"),
+    "resume": ("RUN", "resume a run from its newest checkpoint"),
     "checkpoints": ("RUN", "list the checkpoints of a run, and verify them"),
     "eval": ("RUN", "evaluate the policies of a run"),
     "sweep": ("ENV", "train many settings at once, and rank them"),
@@ -73,13 +75,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if own_process:
         output.protect_streams()
+        gc.set_threshold(GARBAGE_THRESHOLD)
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     saves = own_process and arguments and arguments[0] in SAVING_COMMANDS
     with signals.handle(command_line=True) if saves else contextlib.nullcontext():  # before any heavy import
         try:
             command, words = _command(arguments)
-            status = command(words)
+            try:
+                status = command(words)
+            except SystemExit as end:  # after the page of --help
+                if end.code or not own_process:
+                    raise
+                status = 0
             output.require_printed()
             if own_process and any(thread.name == CHECK_THREAD for thread in threading.enumerate()):
                 atexit.register(_exit_immediately, status)  # it still compiles, and would abort the process
@@ -96,9 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader has closed the pipe, and the process is not only Shoal's
             output.drop(sys.stdout.fileno())
             return 0
-        except SystemExit as end:  # after the page of --help
-            return _report(end, own_process) if end.code or not own_process else 0
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _report(error, own_process)
 
 
@@ -112,7 +118,7 @@ def _report(error: BaseException, own_process: bool) -> int:
         if isinstance(error, Exception):
             error.add_note(DEFECT)
         raise error
-    if isinstance(error, SavingError):  # what was trained is told all the same
+    if isinstance(error, SavingError):  # what was trained is reported all the same
         _import_command("train").print_summary(error.run)
     print(f"shoal: {reported}", file=sys.stderr)
     if isinstance(reported, UserCodeError) and reported.frames:

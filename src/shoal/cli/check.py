@@ -22,11 +22,11 @@ class CheckFlags:
     steps: int = 128
     """Makes this many random steps in each environment in one block."""
     max_steps: int = 10_000
-    """Counts an episode as one that never ends after this many random steps."""
+    """Counts an episode that is longer than this many random steps as one that never ends."""
     seed: int = 0
     """Sets the seed of all keys and actions."""
     ignore: tuple[str, ...] = ()
-    """Skips these rules, which are broken on purpose, such as key-ignored for a deterministic environment."""
+    """Skips these rules, which the environment breaks on purpose, such as key-ignored for a deterministic one."""
     seconds: float = 60.0
     """Stops a part of the check, such as tracing reset or running it, with a finding after this many seconds.
     A part that takes more than 5 seconds is named on standard error.

@@ -44,7 +44,7 @@ class EvalFlags:
     label: str = ""
     """Evaluates the policies of this label only, in a run or a sweep of several settings."""
     mode: Literal["run", "greedy", "sampled"] = "run"
-    """Takes the policies' mode (greedy) or samples actions (sampled); run does as the evaluations of the run did."""
+    """Acts by the policies' mode (greedy) or samples actions (sampled); run does as the run's evaluations did."""
     memory: Literal["run", "trial", "episode"] = "run"
     """Clears the memory of a recurrent policy after each trial or each episode; run does as it was trained."""
     sampled: bool = False
@@ -67,10 +67,10 @@ class EvalFlags:
     also the return with the memory cleared at every episode.
     """
     against: str = ""
-    """Plays with each policy against each of this run, in a world whose agents have several roles; or against random
+    """Plays each policy against each of this run's, in a world whose agents have several roles; or against random
     actions (random), or a function (observation, key) -> action (module:name)."""
     role: int = 0
-    """Lets the policies of RUN act for the agents of this role, and the others for all others (against)."""
+    """Lets the policies of RUN control the agents of this role, and the others all other agents (against)."""
     json: bool = False
     """Prints everything as JSON."""
 
@@ -192,7 +192,7 @@ def unfinished_lines(share: float, steps: int) -> list[str]:
 
 
 def agent_lines(results: dict[str, Any]) -> list[str]:
-    """Format the mean return of each of several agents, and what their returns make together; empty for one agent."""
+    """Format the mean return of each of several agents, and how they add up to the team's; empty for one agent."""
     metrics = list(results["metrics"].values())
     names = [f"return_agent_{i}_mean" for i in range(len(metrics[0]))]
     means = [sum(x[name] for x in metrics) / len(metrics) for name in names if name in metrics[0]]
@@ -205,7 +205,7 @@ def agent_lines(results: dict[str, Any]) -> list[str]:
 
 
 def info_lines(results: dict[str, Any]) -> list[str]:
-    """Format what the environment's `info` says of an episode, the seeds' mean and range; empty without `info`."""
+    """Format the entries of the environment's `info`, mean and range over seeds; empty without `info`."""
     metrics = list(results["metrics"].values())
     lines = []
     for name in (name for name in metrics[0] if name.startswith("info_")):

@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(command: str, description: str, default: T, arguments: Sequence[str]) -> tuple[T, list[str]]:
-    """Read the flags of a command into a dataclass, and return it with the words that are none; see `parse_values`."""
+    """Read the flags of a command into a dataclass, and return it with the other words; see `parse_values`."""
     values, words = parse_values(command, description, default, arguments)
     return settings.with_settings(default, **values), words
 
@@ -37,12 +37,12 @@ def parse(command: str, description: str, default: T, arguments: Sequence[str]) 
 def parse_values(
     command: str, description: str, default: Any, arguments: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read the flags of a command; print its help and end the process if that is asked for.
+    """Read the flags of a command; print its help and end the process if asked to.
 
     Args:
       default: a dataclass, whose fields (and those of dataclasses within it, flat) are the flags.
     Returns:
-      the values of the flags that stand among the words, by the names of their fields, and the words that are no flags.
+      the values of the flags among the words, by the names of their fields, and the words that are not flags.
     Raises:
       ShoalError: a flag is unknown or given twice, its value is not of its type, or it has no effect without another.
     """
@@ -55,9 +55,8 @@ def parse_values(
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:
-            options = settings.options_of(fields[name].declared)
-            takes_several = any(typing.get_origin(x) is tuple for x in options)
-            parser.add_argument(flag, dest=name, action="append", nargs="*" if takes_several else "?")
+            origins = list(map(typing.get_origin, settings.options_of(fields[name].declared)))
+            parser.add_argument(flag, dest=name, action="append", nargs="*" if tuple in origins else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
     values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}
@@ -75,7 +74,7 @@ def parse_values(
 
 
 def _as_listed(arguments: Sequence[str]) -> list[str]:
-    """Flags as they are listed, `--num-envs=3` for `--num_envs=3`, and a space before numbers that begin with a dash.
+    """Return flags as listed, `--num-envs=3` for `--num_envs=3`, and a space before numbers that begin with a dash.
 
     The parser takes a word that begins with a dash for a flag, unless it is as simple as -1 or -0.5.
     """
@@ -95,7 +94,7 @@ def _is_number(word: str) -> bool:
 
 
 def _value(name: str, declared: Any, found: list[Any]) -> Any:
-    """The value of a field from what the parser found: the flag for a bool, a list for a tuple, else a word or None."""
+    """Return a field's value from the parser's: the flag for a bool, a list for a tuple, else a word or None."""
     flag = pages.flag_of(name)
     if len(found) > 1:
         if found[0] != found[1] and declared is bool:
@@ -140,7 +139,7 @@ def _read(flag: str, declared: Any, word: str) -> Any:
 
 
 def _flag_of_word(word: str) -> str:
-    """The flag that a word begins with, as it is listed: `--num-envs` for `--num_envs=3`; "" if it is none."""
+    """Return the flag that a word begins with, as listed: `--num-envs` for `--num_envs=3`; "" if there is none."""
     return word.partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
@@ -154,12 +153,12 @@ def _replaced_choice(flag: str, default: Any) -> str:
 
 
 def flag_names(config: Any) -> Iterator[str]:
-    """The flags that a dataclass makes."""
+    """Return the flags that a dataclass makes."""
     return (flag for flag, _ in flags_with_fields(settings.settings_of(config)))
 
 
 def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[str, str]]:
-    """The flags of settings by name, each with the name of its setting."""
+    """Return the flags of settings by name, each with the name of its setting."""
     for name, setting in fields.items():
         flag = pages.flag_of(name)
         yield flag, name
@@ -168,7 +167,7 @@ def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[
 
 
 def given(arguments: Sequence[str]) -> dict[str, str]:
-    """The values of flags that must be known before the others can be read, by the names of their settings."""
+    """Return the values of flags that must be known before the others can be read, by setting."""
     values = {}
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if flag := _flag_of_word(word):
@@ -178,18 +177,18 @@ def given(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:
-    """The value of such a flag; "" if it is not given."""
+    """Return the value of such a flag; "" if it is not given."""
     return given(arguments).get(flag[2:].replace("-", "_"), "")
 
 
 def leading_words(arguments: Sequence[str]) -> list[str]:
-    """The words before the first flag."""
+    """Return the words before the first flag."""
     first_flag = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     return list(arguments[:first_flag])
 
 
 def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """An environment's name ("" if there is none) and its parameters, from `CartPole-v1 gravity=3.7`.
+    """Parse an environment's name ("" if there is none) and its parameters, such as `CartPole-v1 gravity=3.7`.
 
     Raises:
       ShoalError: there are two names, or a parameter is given twice.
@@ -226,7 +225,7 @@ def join_repeated(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def require(what: str, example: str, value: str) -> str:
-    """The word that a command cannot do without.
+    """Return the word that a command requires.
 
     Raises:
       ShoalError: it is missing.

@@ -107,6 +107,6 @@ def show(arguments: Sequence[str]) -> int:
         print(api.describe_benchmark(benchmark))
         return 0
     if len(words) > 2 or not (words[1].isdecimal() and len(words[1]) < 19):
-        raise ShoalError(f"{words[-1]!r} is no number of a ruleset; give one from 0 to {len(benchmark) - 1}.")
+        raise ShoalError(f"{words[-1]!r} is not a ruleset's number; give one from 0 to {len(benchmark) - 1}.")
     print(api.describe_ruleset(benchmark.ruleset(int(words[1]))))
     return 0

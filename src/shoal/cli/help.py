@@ -13,7 +13,7 @@ from shoal.config import settings
 from shoal.config.arguments import LARGEST_INDEX
 
 MOST_USED = "most used"  # the group that a short page shows in full
-LONG_PAGE_FLAGS = 30  # flags from which on a page is short unless all of it is asked for
+LONG_PAGE_FLAGS = 30  # number of flags from which a page is short unless all are requested
 TEXT_COLUMN = 28  # columns of a flag and its kind of value
 WIDTHS = (60, 100)
 
@@ -54,7 +54,7 @@ def help_page(command: str, description: str, config: Any, *, full: bool) -> str
 
 
 def flag_groups(config: Any) -> dict[str, list[Flag]]:
-    """The flags of a dataclass, and of those within it, by the titles of their groups.
+    """Return the flags of a dataclass, and of those within it, by the titles of their groups.
 
     A class sorts its fields by an attribute `groups`, from titles to names; those that it leaves out have the title
     `options`, or within another dataclass the name of the field that holds them. The most used come first.
@@ -66,7 +66,7 @@ def flag_groups(config: Any) -> dict[str, list[Flag]]:
 
 
 def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
-    """The flags of a dataclass with the titles of their groups; those of a part have its field for an owner."""
+    """Return the flags of a dataclass with their groups' titles; those of a part have its field as owner."""
     titles = {name: group for group, names in settings.groups_of(config).items() for name in names}
     order = {name: place for place, name in enumerate(titles)}
     found = settings.settings_of(config)
@@ -82,7 +82,7 @@ def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
 
 
 def _parts(config: Any) -> dict[str, Any]:
-    """The dataclasses that are fields of a dataclass, by the fields' names."""
+    """Return the dataclasses that are fields of a dataclass, by the fields' names."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return {name: value for name, value in values.items() if settings.is_nested(value)}
 
@@ -118,14 +118,14 @@ def _help_text(setting: settings.Setting) -> str:
     bounds = setting.bounds and dataclasses.replace(setting.bounds, high=_shown(setting.bounds.high))
     if bounds and bounds.has_finite():
         text = f"{text} {str(bounds).capitalize()}."
-    if value in ("", ()):  # what is left out; the text says what that means
+    if value in ("", ()):  # a default that is left out; the text explains it
         return text
     default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return f"{text} (default: {default})"
 
 
 def _shown(high: float | None) -> float | None:
-    """An upper bound, unless it is that of all whole numbers or seeds, which nobody wants to read."""
+    """Return an upper bound; None for that of all whole numbers or seeds, which is not worth reading."""
     return None if high is not None and LARGEST_INDEX // 10 <= high < math.inf else high
 
 

@@ -1,7 +1,7 @@
 """The standard streams of a command, and what their failure means for its exit status.
 
 The result of a run is in its directory: where it cannot be printed, one warning says so, and the status is the run's.
-The result of any other command is what it prints, so that losing it is an error; only a reader that has gone away, as
+The result of any other command is its output, so that losing it is an error; only a reader that has gone away, as
 in `shoal envs | head -1`, is none.
 """
 
@@ -21,7 +21,7 @@ class Stream(io.TextIOWrapper):
     The layers below are the standard library's: a signal within a `write` of Python's would make them write twice.
 
     Attributes:
-      error: the error that nobody has been told of.
+      error: the error that was not reported yet.
     """
 
     error: OSError | None = None
@@ -35,7 +35,7 @@ class Stream(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Write what is in memory, to the null device after an error."""
+        """Write buffered output, to the null device after an error."""
         try:
             super().flush()
         except OSError as error:
@@ -48,7 +48,7 @@ class Stream(io.TextIOWrapper):
 
 
 def drop(descriptor: int) -> None:
-    """Drop what is written to a stream from now on."""
+    """Drop all later output of a stream."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)
@@ -68,7 +68,7 @@ def protect_streams() -> None:
             os.open(os.devnull, os.O_RDONLY)  # the lowest that is free, which is this
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         former = getattr(sys, name)
-        # A path or a text that the terminal's encoding lacks is no error.
+        # A path or a text that the terminal's encoding lacks is not an error.
         errors = former.errors if former and former.errors != "strict" else "backslashreplace"
         lines = name == "stderr" or former is None or former.line_buffering or former.write_through
         stream = Stream(
@@ -90,7 +90,7 @@ def print_result(text: str, path: Path) -> None:
 
 
 def require_printed() -> None:
-    """Require that all of a command's output was written, but for a reader that has gone away.
+    """Require that all of a command's output was written, unless its reader has gone away.
 
     Raises:
       ShoalError: it was not.
@@ -101,7 +101,7 @@ def require_printed() -> None:
 
 
 def _take_error() -> OSError | None:
-    """Write what is still in memory, and return the error of standard output that nobody has been told of."""
+    """Flush, and return the error of standard output that was not reported yet."""
     if sys.stdout is None:  # a process without a console
         return None
     try:

@@ -16,7 +16,7 @@ COMMAND = "shoal pbt ENV [name=value ...]"
 DESCRIPTION = (
     "Trains a population whose worst fifth copies the best fifth at every exchange and changes the settings that it "
     "tunes (population-based training). The directory is that of any run, with the lineage of the members; `shoal "
-    "resume` goes on with it. --replay trains new seeds with the schedule that was found. All other flags are those "
+    "resume` continues it. --replay trains new seeds with the schedule that was found. All other flags are those "
     "of `shoal train`."
 )
 EXAMPLE = "shoal pbt CartPole-v1 --tune learning_rate=log:1e-5:1e-2 --ready-every 50000"
@@ -24,7 +24,7 @@ EXAMPLE = "shoal pbt CartPole-v1 --tune learning_rate=log:1e-5:1e-2 --ready-ever
 
 @dataclasses.dataclass(frozen=True)
 class PbtFlags(RunFlags, api.PbtOptions):
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (

@@ -1,4 +1,4 @@
-"""`shoal resume RUN`: go on with a run from its newest sound checkpoint, or with a new run from an older one."""
+"""`shoal resume RUN`: resume a run from its newest sound checkpoint, or start a new run from an older one."""
 
 import dataclasses
 import time
@@ -13,21 +13,21 @@ IMPORT_SECONDS = time.perf_counter() - STARTED
 
 COMMAND = "shoal resume RUN"
 DESCRIPTION = (
-    "Goes on with a run from its newest sound checkpoint, to the same end, bit for bit on the same machine. Settings "
-    "that are given change it: --total-steps, with which a finished run goes on too, numbers of the algorithm such as "
-    "--learning-rate, and those of checkpoints, log points and evaluations. With --from-step a new run goes on from an "
+    "Resumes a run from its newest sound checkpoint, to the same end, bit for bit on the same machine. Settings "
+    "that are given change it: --total-steps, which continues a finished run too, numbers of the algorithm such as "
+    "--learning-rate, and those of checkpoints, log points and evaluations. With --from-step a new run starts from an "
     "older checkpoint; `shoal train --from RUN` takes a run's parameters alone. The defaults shown are the run's."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumeFlags:
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("from_step", "quiet")}
 
     from_step: str = ""
-    """Starts a new run (--run-dir) that goes on from this checkpoint of RUN, optimiser and all: its environment steps,
+    """Starts a new run (--run-dir) from this checkpoint of RUN, optimiser state included: its environment steps,
     best or last; RUN does not change."""
     quiet: bool = False
     """Shows no progress; the result is still printed."""

@@ -33,7 +33,7 @@ class RolloutFlags:
     random.
     """
     greedy: bool = False
-    """Takes the policy's mode instead of a sample (policy)."""
+    """Acts by the policy's mode instead of a sample (policy)."""
     seed: int = 0
     """Sets the seed of the rollout."""
     devices: int = 0

@@ -16,7 +16,7 @@ REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags th
 
 @dataclasses.dataclass(frozen=True)
 class SearchFlags(RunFlags):
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -34,7 +34,7 @@ class SearchFlags(RunFlags):
     """Draws the values of a setting: NAME=uniform:LOW:HIGH, log:LOW:HIGH, one-minus-log:LOW:HIGH, int:LOW:HIGH or
     choice:A:B:...; may be given several times."""
     space: str = ""
-    """Takes the space from this TOML file, with tables grid, random and where (conditions)."""
+    """Reads the space from this TOML file, with tables grid, random and where (conditions)."""
     eval_env: tuple[str, ...] = ()
     """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
 
@@ -50,7 +50,7 @@ def read_search(
     """Read the flags of a command that searches.
 
     Returns:
-      what is trained, the space, the options, and whether progress is shown.
+      the request, the space, the options, and whether progress is shown.
     """
     parsed, request = read_request(command, description, choices, example, arguments)
     space = api.space_from_words(parsed.grid, parsed.random, parsed.space)
@@ -66,7 +66,7 @@ def read_request(
     """Read the flags of a command that trains several settings; see `read_search`.
 
     Returns:
-      the command's own flags, and what is trained.
+      the command's own flags, and the request.
     """
     arguments = flags.join_repeated(arguments, REPEATED)
     words = flags.leading_words(arguments)

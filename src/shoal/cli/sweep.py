@@ -15,14 +15,14 @@ COMMAND = "shoal sweep ENV [name=value ...]"
 DESCRIPTION = (
     "Trains many settings of an algorithm, each with several seeds, as populations of few compiled programs; ranks "
     "them, trains the best three again on new seeds, and writes a directory with the results. Settings that are "
-    "numbers differ within a program, others divide the sweep into several. The same command goes on with a sweep "
+    "numbers differ within a program, others divide the sweep into several. The same command resumes a sweep "
     "that was interrupted, and extends it with a larger --samples. All other flags are those of `shoal train`."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFlags(SearchFlags, api.SweepOptions):
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (

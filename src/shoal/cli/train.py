@@ -21,7 +21,7 @@ DESCRIPTION = (
 
 @dataclasses.dataclass(frozen=True)
 class RunFlags:
-    """The algorithm, the origin of the settings, and what is printed: flags of every command that trains."""
+    """The flags of every command that trains: the algorithm, the origin of the settings, and the output."""
 
     algorithm: str = "ppo"
     """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
@@ -35,7 +35,7 @@ class RunFlags:
 
 @dataclasses.dataclass(frozen=True)
 class TrainFlags(RunFlags):
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet")
@@ -44,7 +44,7 @@ class TrainFlags(RunFlags):
     from_: str = ""
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
-    """Starts from the parameters alone of this checkpoint of it: its environment steps, best or last (from)."""
+    """Starts from the parameters of this checkpoint of that run: its environment steps, best or last (from)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -89,12 +89,12 @@ def print_result(trained: api.TrainedRun) -> int:
 
 
 def print_summary(trained: api.TrainedRun) -> None:
-    """Print what a summary says."""
+    """Print the results in a summary."""
     output.print_result(api.result_text(dict(trained.summary), trained.path), trained.path)
 
 
 def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, Any], list[str]]:
-    """Return the choices, the settings that the flags give, and the words that are no flags.
+    """Return the choices, the settings that the flags give, and the words that are not flags.
 
     The defaults, and the existing flags, depend on a few of the flags.
     """
@@ -127,7 +127,7 @@ def parse_settings(
       arguments: the words after the command's name.
 
     Returns:
-      the command's own flags, the settings that are given by name, and the words that are no flags.
+      the command's own flags, the settings that are given by name, and the words that are not flags.
     """
     algorithm, run, algorithm_config = defaults
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"

@@ -15,14 +15,14 @@ COMMAND = "shoal tune ENV [name=value ...]"
 DESCRIPTION = (
     "Asks Optuna for settings, batch by batch, and trains each batch with several seeds as populations of few compiled "
     "programs; then trains the best three again on new seeds, and writes a directory with the results. Several "
-    "processes may work on one study. The same command goes on with a tuning that was interrupted, and extends it with "
+    "processes may work on one study. The same command resumes a tuning that was interrupted, and extends it with "
     "a larger --trials. All other flags are those of `shoal train`."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class TuneFlags(SearchFlags, api.TuneOptions):
-    """The flags that are no settings of a run."""
+    """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": (

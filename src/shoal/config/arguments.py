@@ -147,7 +147,7 @@ def short_repr(value: Any) -> str:
 
 
 def literal(text: str) -> Any:
-    """Read a value from its text: a number, true, false, none, a list or tuple of such, or else the text itself."""
+    """Read a value from its text: a number, true, false, none, a list or tuple of these, or else the text itself."""
     try:
         return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -155,7 +155,7 @@ def literal(text: str) -> Any:
 
 
 class _LiteralNames(ast.NodeTransformer):
-    """Puts their values in place of the words that Python's literals lack; capital letters do not matter."""
+    """Replaces the words that Python's literals lack by their values; case does not matter."""
 
     VALUES = MappingProxyType(
         {
@@ -169,6 +169,6 @@ class _LiteralNames(ast.NodeTransformer):
     )
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """The value of a word; any other name stays, which makes the whole a text."""
+        """Return the value of a word; any other name stays, which makes the whole a text."""
         word = node.id.lower()
         return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node

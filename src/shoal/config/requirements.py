@@ -22,7 +22,7 @@ class Needs:
     Classes and functions count by their `module:Name`. A text of several names with commas between counts by each.
     Attributes:
       name: the other setting's name; `action_space`, `observation_space` or `num_agents`, the environment's; or
-        `has_memory`, what a network of the caller's own declares.
+        `has_memory`, the declaration of a network of the caller's own.
       values: it must have one of these values.
       kinds: it must be an instance of one of these classes, by their names.
       other_than: it must have any value but these.
@@ -65,7 +65,7 @@ def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table)
 
     Args:
       changed: the names of the settings that the caller gave; others may be without effect.
-      values: every setting by its name, the environment's spaces, and what a network of the caller's own declares.
+      values: every setting by its name, the environment's spaces, and the declarations of the caller's own network.
     Raises:
       ShoalError: the first setting without effect; the sentence says what it needs.
     """

@@ -13,6 +13,7 @@ with other settings, in its place.
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import numbers
@@ -21,6 +22,8 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import struct
@@ -34,7 +37,7 @@ IMPORTABLE = ("score", "eval_metrics")
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
 METRICS_PLACE = "a run writes metrics.jsonl, summary.json and learning_curve.png to its directory"
-# Settings by the names that other trainers give them; what no setting does is said in a sentence.
+# Settings by the names that other trainers give them; a sentence explains those without a counterpart.
 ON_A_GPU = (
     "JAX takes a GPU by itself where its CUDA package is installed (`pip install 'jax[cuda13]'`), and "
     "JAX_PLATFORMS=cpu keeps a run on the CPU"
@@ -84,7 +87,7 @@ class Setting(NamedTuple):
     Attributes:
       owner: the class of the struct that holds it.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
-      names: those of the functions of which it chooses one (see `function`); None for any other setting.
+      names: of the functions among which it chooses (see `function`); None for any other setting.
     """
 
     name: str
@@ -133,12 +136,12 @@ def function(default: str | None, names: Iterable[str] = ()) -> Any:
 
 
 def hidden() -> Any:
-    """Declare a static field of a struct that is no setting."""
+    """Declare a static field of a struct that is not a setting."""
     return dataclasses.field(metadata={"static": True, "hidden": True})
 
 
 class Nested:
-    """A base class of configs with nested structs, which says where a setting is that was given to the wrong one."""
+    """A base class of configs with nested structs, which names the right struct of a setting given to a wrong one."""
 
     def __new__(cls, *_: Any, **given: Any) -> Any:
         """Refuse a setting of a nested struct, which a dataclass would call an unexpected keyword."""
@@ -155,12 +158,12 @@ class Nested:
 
 
 def is_nested(value: Any) -> bool:
-    """Whether a field's value is a dataclass, whose own fields are settings."""
+    """Report whether a field's value is a dataclass, whose own fields are settings."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def settings_of(config: Any) -> dict[str, Setting]:
-    """Every setting of a config and of the structs within it, by its name.
+    """Return every setting of a config and of the structs within it, by its name.
 
     Raises:
       ShoalError: two structs have a setting of one name.
@@ -196,12 +199,12 @@ def _add_settings(settings: dict[str, Setting], config: Any) -> None:
 
 
 def flat(config: Any) -> dict[str, Any]:
-    """The value of every setting, by its name."""
+    """Return the value of every setting, by its name."""
     return {name: setting.value for name, setting in settings_of(config).items()}
 
 
 def all_names(config: Any) -> set[str]:
-    """The names of a config's settings, and of those that it would have with the structs that its class chooses."""
+    """Return the names of a config's settings, with those of the structs that its class would choose."""
     return set(settings_of(config)) | _default_names(type(config))
 
 
@@ -242,7 +245,7 @@ def find(config: Any, name: str) -> Setting | None:
 
 
 def with_choices(config: T, values: Mapping[str, Any]) -> T:
-    """Replace the structs that settings choose by name; other settings, and a struct that is there already, stay."""
+    """Replace the structs that settings choose by name; other settings, and a struct already chosen, are kept."""
     changes = {}
     for declared in schema_of(type(config)):
         name, present = declared.name, getattr(config, declared.name)
@@ -281,7 +284,7 @@ def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
 def unknown_setting(
     name: str, value: Any, config: Any, known: Mapping[str, Setting] | None = None
 ) -> ShoalError:
-    """The error for a setting that a config lacks: one of a struct that is not chosen, or the nearest that there is.
+    """Make the error for a setting that a config lacks: of a struct that is not chosen, or with the nearest one.
 
     Args:
       known: settings among which the nearest is looked for; None takes the config's.
@@ -298,7 +301,7 @@ def unknown_setting(
 
 
 def hint_of(name: str, options: Iterable[str]) -> str:
-    """Say what is meant by an unknown setting or flag: by its meaning in other trainers, or the nearest of some."""
+    """Suggest what an unknown setting or flag means: by its use in other trainers, or the nearest option."""
     plain = name.strip("-").replace("-", "_").lower()
     if plain.partition("_")[0] in LOGGERS:
         return f"; {METRICS_PLACE}"
@@ -318,7 +321,7 @@ def needs_of(config: Any) -> Table:
 
 
 def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
-    """The settings by the titles of their groups, from the attributes `groups` of a config and the structs within it.
+    """Return the settings by the titles of their groups: the `groups` of a config and the structs within it.
 
     A config may name settings of its structs too; the first group that names one has it. Settings of a nested struct
     that stand in no group have the name of the field that holds it for a title.
@@ -337,7 +340,7 @@ def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _structs(config: Any) -> Iterator[Any]:
-    """A config and the dataclasses within it."""
+    """Return a config and the dataclasses within it."""
     yield config
     for field in dataclasses.fields(config):
         if is_nested(value := getattr(config, field.name)):
@@ -348,7 +351,7 @@ class FieldSchema(NamedTuple):
     """The declaration of one field of a config's class: a setting, or a struct or dictionary of settings.
 
     Attributes:
-      keyed: what the names of its settings begin with, where it holds several (see `keyed`).
+      keyed: the prefix of the names of its settings, where it holds several (see `keyed`).
       may_nest: whether its value may be a dataclass, with settings of its own.
       names: see `Setting`.
     """
@@ -375,26 +378,28 @@ def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
     return tuple(schema)
 
 
+@functools.cache
 def _may_nest(declared: Any) -> bool:
     options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
     return any(x not in (*_KINDS, types.NoneType) for x in options)
 
 
+@functools.cache
 def options_of(declared: Any) -> tuple[Any, ...]:
-    """Return the types that a declared one is made of, such as int and None of `int | None`."""
+    """Return the members of a declared type, such as int and None of `int | None`."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
     return typing.get_args(declared) if is_union else (declared,)
 
 
 def words_of(declared: Any) -> tuple[Any, ...]:
-    """Return the words of a declared type that stand beside another type, as in `int | Literal["never"]`."""
+    """Return the words of a declared type that has another member too, as in `int | Literal["never"]`."""
     options = options_of(declared)
     literals = [x for x in options if typing.get_origin(x) is typing.Literal]
     return tuple(word for x in literals for word in typing.get_args(x)) if len(options) > 1 else ()
 
 
 def main_option(declared: Any) -> Any:
-    """Return the type of which a declared one is made, beside None and words."""
+    """Return the member of a declared type that is neither None nor a word."""
     options = options_of(declared)
     others = [x for x in options if x is not types.NoneType and typing.get_origin(x) is not typing.Literal]
     return others[0] if others else options[0]
@@ -402,7 +407,7 @@ def main_option(declared: Any) -> Any:
 
 @struct.once_per_class
 def types_of(cls: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields; `Any` where they cannot be found, as those of a class in a function."""
+    """Return the types of a dataclass's fields; `Any` where they cannot be found, as in a class in a function."""
     try:
         hints = typing.get_type_hints(cls)
     except NameError:
@@ -412,7 +417,7 @@ def types_of(cls: Any) -> dict[str, Any]:
 
 @struct.once_per_class
 def field_texts(cls: type) -> Mapping[str, str]:
-    """The string below each field of a class, and of those that it is made from, as one line."""
+    """Return the string below each field of a class and of its base classes, as one line."""
     texts: dict[str, str] = {}
     for part in reversed(cls.__mro__):
         try:
@@ -431,12 +436,12 @@ def check_fields(config: Any) -> None:
     """Require that every setting holds a value of its declared type, within its bounds; traced values are not read."""
     for name, setting in settings_of(config).items():
         value, declared = setting.value, setting.declared
-        if struct.is_traced(value):
+        if isinstance(value, jax.core.Tracer):
             continue
         if setting.choice:
-            if declared is not str:  # no struct, whose name is a text
+            if declared is not str:  # not a struct: a name is text
                 raise ShoalError(
-                    f"{name}={value!r} is no struct; with_settings({type(config).__name__}(), {name}={value!r}) "
+                    f"{name}={value!r} is not a struct; with_settings({type(config).__name__}(), {name}={value!r}) "
                     "chooses one by its name"
                 )
             continue
@@ -445,7 +450,7 @@ def check_fields(config: Any) -> None:
                 continue
             declared = main_option(declared)
         is_importable = name in IMPORTABLE or setting.names is not None
-        if not is_importable or isinstance(value, str):  # its use says what is no function
+        if not is_importable or isinstance(value, str):  # its use reports what is not a function
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             if setting.bounds:
@@ -455,7 +460,7 @@ def check_fields(config: Any) -> None:
 
 
 def _check_type(name: str, value: Any, declared: Any) -> None:
-    """Raises ShoalError unless a value is of its declared type; types that are not known here pass."""
+    """Require that a value is of its declared type; types that are not known here pass."""
     if typing.get_origin(declared) is typing.Literal:
         choices = typing.get_args(declared)
         if value not in choices:

@@ -29,7 +29,7 @@ _DATA = "__shoal_data_fields__"
 
 
 def once_per_class(function: Function) -> Function:
-    """Compute a function of a class once for each class, and remember the result, which nobody may change."""
+    """Compute a function of a class once for each class, and remember the result, which must not be changed."""
     return cast(Function, functools.cache(function))
 
 
@@ -52,7 +52,7 @@ class Bounds:
     high: float | None = None  # at most this
     above: float | None = None  # greater than this
     below: float | None = None  # less than this
-    longest: int | None = None  # a tuple has at most so many numbers
+    longest: int | None = None  # a tuple has at most this many numbers
 
     def contains(self, value: Any) -> bool:
         """Report whether a number, or each number of an array, lies within the bounds."""
@@ -109,7 +109,7 @@ def parameter(
     Args:
       low, high, above, below: bounds, the latter two exclusive. `-math.inf` and `math.inf` allow infinity, None any
         finite number.
-      longest: a tuple may have at most so many numbers.
+      longest: a tuple may have at most this many numbers.
       static: whether the field is part of the tree's structure although its type would make it data.
       in_reward: whether the value is a part of an environment's rewards, so that returns of environments that differ in
         it cannot be compared.
@@ -145,7 +145,7 @@ def is_traced(*values: Any) -> bool:
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds; traced values are not read."""
-    if is_traced(value):
+    if isinstance(value, jax.core.Tracer):
         return
     if bounds.longest is not None and isinstance(value, tuple) and len(value) > bounds.longest:
         raise ShoalError(
@@ -310,7 +310,7 @@ def with_saved_parts(tree: T, saved: Mapping[str, Any], parts: Sequence[str]) ->
     """Replace some parts of a tree by saved leaves of the same names.
 
     Args:
-      parts: what the names of the leaves to replace begin with, up to the first slash. The tree and `saved` must
+      parts: the prefixes, up to the first slash, of the names of the leaves to replace. The tree and `saved` must
         have the same leaves in these parts; all other leaves stay as they are in the tree.
     Raises:
       ShoalError: the first leaf that is missing on one side, or has another shape or dtype.

@@ -124,7 +124,7 @@ def verify(path: Path) -> dict[str, Any]:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise UnusableError("it is no regular file")
+                raise UnusableError("it is not a regular file")
             header = _verified_header(file, status.st_size)
     except IsADirectoryError:
         raise UnusableError("it is a folder, not a file") from None
@@ -165,7 +165,7 @@ def _verified_header(file: IO[bytes], length: int) -> bytes:
 
 
 def _difference(header: bytes, length: int) -> str:
-    """Say in what a file that is damaged differs, as far as its header tells."""
+    """Say how a damaged file differs, as far as its header tells."""
     try:
         ends = [entry["data_offsets"][1] for entry in json.loads(header).values() if "data_offsets" in entry]
         expected = 8 + len(header) + max(ends, default=0)
@@ -194,7 +194,7 @@ def _has_leaves(leaves: Any) -> bool:
 
 
 def find_misfit(saved: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Any]) -> str:
-    """Compare the `leaves` of a record with the arrays, or their shapes and dtypes, that are expected; reads no array.
+    """Compare the `leaves` of a record with the expected arrays, or their shapes and dtypes; reads no array.
 
     Returns:
       one clause that names the first leaf which differs, or "".
@@ -236,7 +236,7 @@ def read(path: Path, leaves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     Args:
       leaves: as its record describes them.
     Raises:
-      UnusableError: they cannot be read, or are not what the record says.
+      UnusableError: they cannot be read, or differ from the record.
     """
     try:
         return dict(_read(path, leaves))

@@ -1,4 +1,4 @@
-"""The record of a checkpoint: what only the host knows of a run in progress, as JSON."""
+"""The record of a checkpoint: the host's state of a run in progress, as JSON."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -35,7 +35,7 @@ class Writer:
     but for `wait` and `close`. The thread is a daemon, so that it does not hold up the end of the process.
 
     Attributes:
-      last_seconds: what the last write took in seconds, whether it succeeded or not; 0 before the first.
+      last_seconds: the duration of the last write, whether it succeeded or not; 0 before the first.
       last_steps: the last checkpoint that was written; None before the first.
     """
 

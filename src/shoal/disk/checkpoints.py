@@ -33,7 +33,7 @@ class Info:
 
     Attributes:
       seconds: since it was written.
-      record: what the host saved with it; empty where it is damaged.
+      record: the host's data that was saved with it; empty where it is damaged.
       problem: one clause that says why it cannot be used; empty where it is sound.
       is_damaged: whether the problem is that its bytes are not those that were written.
       is_newer: whether the problem is that a newer version of Shoal wrote it.
@@ -185,7 +185,7 @@ class Checkpoints:
 
     def set_aside(self, steps: int, reason: str) -> Path:
         """Rename a damaged checkpoint to `<steps>.damaged`, so that it is not listed and never overwritten;
-        the reason is written beside it where that is possible.
+        the reason is written next to it where that is possible.
 
         Returns:
           its new path.
@@ -222,7 +222,7 @@ class Checkpoints:
                 sync_directory(self.path)
 
     def recover(self) -> None:
-        """Delete what a killed process was writing, policies included; to be called before the first save.
+        """Delete unfinished files of a killed process, policies included; to be called before the first save.
 
         Raises:
           ShoalError: that is not possible.

@@ -86,7 +86,7 @@ def parse_json(data: bytes, what: str) -> Any:
 
 @contextlib.contextmanager
 def report_wrong_types(what: str) -> Iterator[None]:
-    """Convert the errors of code that takes a file's JSON apart, where an entry is of another type, to one sentence.
+    """Convert errors of code that reads a file's JSON, where an entry is missing or of another type, to one sentence.
 
     Raises:
       ShoalError: instead of another error.

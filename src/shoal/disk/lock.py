@@ -23,11 +23,11 @@ from shoal.base.files import report_os_errors
 
 LOCK = ".lock"
 
-# What a lock file holds. The token tells processes of containers apart that have the same number and name of the host.
+# The content of a lock file. The token tells apart processes of containers with the same number and host name.
 _ENTRY = re.compile(rb"(process [1-9][0-9]{0,9} of host '[ -&(-~]+')\n[0-9a-f]{16}\n")
 _TOKEN = os.urandom(8).hex()
 _MAX_BYTES = 1000  # of a lock file that are read
-# A link to elsewhere is no lock, and opening a pipe must not wait for a writer.
+# A link to elsewhere is not a lock, and opening a pipe must not wait for a writer.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -69,14 +69,14 @@ class Lock:
 
 
 def _own_entry() -> bytes:
-    """Return what the lock file holds while this process has locked it."""
+    """Return the content of the lock file while this process has locked it."""
     return f"process {os.getpid()} of host {platform.node()!a}\n{_TOKEN}\n".encode()
 
 
 def _write_entry(descriptor: int) -> None:
     """Write the name of this process into the file that it has locked."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, f"{LOCK!r} in it is no regular file")
+        raise OSError(errno.EINVAL, f"{LOCK!r} in it is not a regular file")
     os.ftruncate(descriptor, 0)
     os.write(descriptor, _own_entry())
     os.fsync(descriptor)  # other hosts see it then

@@ -21,19 +21,19 @@ class Mark(NamedTuple):
     """The end of the rows at some instant, which a checkpoint records."""
 
     bytes: int
-    sha256: str  # of all before
+    sha256: str  # the checksum of all bytes before
 
 
 NOTHING = Mark(0, hashlib.sha256().hexdigest())
 
 
 class MetricsFile:
-    """The metrics of a run, as the one process that writes them knows them.
+    """The metrics of a run, in the one process that writes them.
 
     Rows are added in memory and written to the disk apart from that, so that the two may happen in different threads.
 
     Args:
-      mark: the end of the rows that are continued; what the file holds after it is removed with the first rows that
+      mark: the end of the rows that are continued; later rows of the file are removed with the first rows that
         are written. None continues all whole lines of the file; an incomplete one, which a crash leaves, is removed.
     """
 
@@ -44,9 +44,9 @@ class MetricsFile:
         self._digest = hashlib.sha256(content[: self._bytes])
         if mark is not None and self._digest.hexdigest() != mark.sha256:
             raise ShoalError(f"{self.path} is damaged: {find_damage(content, mark)}.")
-        self._lock = threading.Lock()  # of the three fields above and below; held for an instant only
+        self._lock = threading.Lock()  # for the three fields above and below; held for an instant only
         self._unwritten = b""
-        self._disk_lock = threading.Lock()  # of the file; a disk that hangs may hold it for long
+        self._disk_lock = threading.Lock()  # for the file; a disk that hangs may hold it for long
 
     @property
     def mark(self) -> Mark:
@@ -97,7 +97,7 @@ class MetricsFile:
         self.write()
 
     def flush(self) -> None:
-        """Make the rows so far persist through a power failure, and remove what follows them; for any thread.
+        """Make the rows so far persist through a power failure, and remove all after them; for any thread.
 
         Raises:
           ShoalError: that is not possible.
@@ -138,7 +138,7 @@ class MetricsWriter:
             return None
 
     def close(self, timeout: float) -> None:
-        """Let the thread end, and wait for it for at most so many seconds."""
+        """Ask the thread to end, and wait for it for at most `timeout` seconds."""
         self._requests.put(False)
         self._thread.join(timeout)
 

@@ -56,7 +56,7 @@ def save_best(directory: RunDirectory, population: Run, members: Members) -> Non
 
 
 def save_last(directory: RunDirectory, population: Run, members: Members) -> None:
-    """Save the last policies of all members, and the rest of what was learned.
+    """Save the last policies of all members, and the rest of their learners.
 
     Raises:
       ShoalError: they cannot be written.
@@ -89,7 +89,7 @@ def _prefixed_leaves(tree: PyTree, prefix: str) -> dict[str, Any]:
 
 
 def learner_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was learned, of the leaves of a checkpoint, by the names that `save_last` gives it."""
+    """Select the learner's leaves from those of a checkpoint, by the names that `save_last` gives them."""
     prefix = f"{LEARNER}/shared/"
     return {
         f"{LEARNER}/{name.removeprefix(prefix)}": x
@@ -99,7 +99,7 @@ def learner_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the best policies, of the leaves of a checkpoint, by the names that `save_best` gives them."""
+    """Select the best policies' leaves from those of a checkpoint, by the names that `save_best` gives them."""
     prefix = f"best/{POLICY}"  # the whole name of a policy that is one array
     names = [name for name in checkpoint if name == prefix or name.startswith(f"{prefix}/")]
     return {f"{POLICY}/{name.removeprefix(prefix).removeprefix('/')}": checkpoint[name] for name in names}

@@ -43,9 +43,7 @@ def resolve_run(path: str | Path, label: str | None = None) -> Chosen:
         return Chosen(Path(path), label)
     path = Path(path).expanduser()
     if not (path / SUMMARY).is_file():
-        raise ShoalError(
-            f"sweep {str(path)!r} has no results yet; the command that began it goes on with it."
-        )
+        raise ShoalError(f"sweep {str(path)!r} has no results yet; the command that started it resumes it.")
     with report_wrong_types(f"{path / SUMMARY}, or {SWEEP} beside it,"):
         summary = read_json(path / SUMMARY)
         if label is None:
@@ -59,5 +57,5 @@ def resolve_run(path: str | Path, label: str | None = None) -> Chosen:
                 return Chosen(path / run, label)
         runs = {known: run["path"] for run in read_json(path / SWEEP)["runs"] for known in run["labels"]}
         if label not in runs:
-            raise ShoalError(f"label={label!r} is none of the sweep's; members.csv lists them.")
+            raise ShoalError(f"label={label!r} is not one of the sweep's; members.csv lists them.")
         return Chosen(path / runs[label], label)

@@ -193,7 +193,7 @@ def versions() -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what a report of an error should say of the machine: versions, the checkout's commit and the devices."""
+    """Describe the machine for an error report: versions, the checkout's commit and the devices."""
     machine.prepare()
     devices = "{count} of {platform} ({kind})".format(**device())
     return versions() | {"revision": revision() or "no checkout", "devices": devices}
@@ -224,7 +224,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def machine_facts(devices: int) -> dict[str, Any]:
-    """Return what the bits of a run depend on, beside its settings: a run that goes on elsewhere may differ."""
+    """Return the facts that the bits of a run depend on besides its settings: a run resumed elsewhere may differ."""
     return {
         **versions(),
         "device": jax.devices()[0].device_kind,

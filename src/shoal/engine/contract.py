@@ -72,7 +72,7 @@ def checked_update(
 ) -> tuple[Learner, Metrics, Mapping[str, Any]]:
     """Return the learner, the metrics and the checks that `update` returned, none where it has no checks.
 
-    `metrics.py` looks at what the metrics and checks hold.
+    `metrics.py` checks the content of the metrics and checks.
 
     Raises:
       ShoalError: it returned something else, or a learner of another structure.

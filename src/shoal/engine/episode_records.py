@@ -1,4 +1,4 @@
-"""What each single episode of an evaluation came to, where that is asked for; training never needs it."""
+"""The results of each single episode of an evaluation, recorded on request; training never needs them."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class EpisodeRecords(NamedTuple):
     returned: Array
     length: Array
     terminated: Array
-    truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
+    truncated: Array  # an episode that is neither terminated nor truncated reached the limit of steps
     final_reward: Array
 
 
@@ -32,7 +32,7 @@ def record_episodes(
     max_steps: int,
     greedy: bool,
 ) -> tuple[EvaluationState, EpisodeRecords]:
-    """Play episodes as `evaluation.continue_episodes` does, and keep what each came to."""
+    """Play episodes as `evaluation.continue_episodes` does, and record the results of each."""
 
     def body(state: tuple[EvaluationState, EpisodeRecords]) -> tuple[EvaluationState, EpisodeRecords]:
         before, records = state

@@ -37,25 +37,25 @@ from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, Ti
 class EpisodeResults(NamedTuple):
     """The results of N whole episodes, [N] each."""
 
-    returned: Array  # of the team, where there are several agents
+    returned: Array  # the return; the team's, where there are several agents
     length: Array
     terminated: Array
-    truncated: Array  # neither terminated nor truncated: the limit of steps was reached first
+    truncated: Array  # an episode that is neither terminated nor truncated reached the limit of steps
     info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
     agents: Any = ()  # the returns of several agents, [N, A]; () for one
-    last_reward: Any = ()  # of several agents, the team's reward in the last step; () for one
+    last_reward: Any = ()  # with several agents, the team's reward in the last step; () for one
 
 
 class EvaluationState(NamedTuple):
     """State of N running episodes, one in each environment."""
 
-    key: Array  # of the episodes' steps
+    key: Array  # for the episodes' steps
     step: Array
     timestep: TimeStep
     state: State
     memory: Memory
     results: EpisodeResults
-    faults: FirstFaults | tuple[()]  # () where the environment explains none
+    faults: FirstFaults | tuple[()]  # () where the environment explains no faults
 
 
 def play_episodes(
@@ -258,7 +258,7 @@ class Subject(NamedTuple):
         return stream_key(key, Stream.EVALUATION, run.updates if seed == -1 else 0)
 
     def leaves_out(self, fault: Any) -> Any:
-        """Report for which marks of faults a run is not evaluated: it was stopped early, or its training has failed.
+        """Report for which fault marks a run is not evaluated: it was stopped early, or its training has failed.
 
         The best policy of a run that has failed is from before, and is evaluated again.
         """
@@ -279,7 +279,7 @@ def begin_evaluation(run: Run, subject: Subject) -> tuple[EvaluationState, ...]:
 def continue_evaluation(
     run: Run, num_steps: Array | int, subject: Subject
 ) -> tuple[Run, tuple[dict[str, Array], Array]]:
-    """Make at most `num_steps` further steps in the episodes of `run.evaluation`, so that the host is never away long.
+    """Make at most `num_steps` further steps in the episodes of `run.evaluation`; the host regains control soon.
 
     Returns:
       the run, which at the end of an evaluation of its current policy keeps what it has learned, and the policy too if
@@ -341,7 +341,7 @@ def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
             )
         return jnp.asarray(value)
     if score not in metrics:
-        raise ShoalError(f"score={score!r} is no metric of an evaluation{nearest(score, metrics)}.")
+        raise ShoalError(f"score={score!r} is not a metric of an evaluation{nearest(score, metrics)}.")
     return metrics[score]
 
 

@@ -1,4 +1,4 @@
-"""The state of a run in progress that the host alone knows."""
+"""The host's state of a run in progress."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -20,8 +20,7 @@ class Seconds(NamedTuple):
 
 
 def with_last_scores(scores: np.ndarray, members: Iterable[int]) -> np.ndarray:
-    """Let members whose training ended before the others' keep their last finite score from there on,
-    [evaluations, members].
+    """Fill in scores [evaluations, members] of members whose training ended early with their last finite score.
 
     Returns:
       a copy.
@@ -35,7 +34,7 @@ def with_last_scores(scores: np.ndarray, members: Iterable[int]) -> np.ndarray:
 
 @dataclasses.dataclass
 class History:
-    """The state of a run in progress that the host alone knows; with the population all that is needed to continue.
+    """The host's state of a run in progress; with the population it is sufficient to continue the run.
 
     Attributes:
       logged: the number of updates at the last log point.
@@ -62,7 +61,7 @@ class History:
         return self.evaluations[-1][0] if self.evaluations else -1
 
     def stop(self, reason: str | None) -> None:
-        """Let the run end where it is, if there is a reason; the first one stays."""
+        """End the run at its current update, if there is a reason; the first one is kept."""
         self.stopped = self.stopped or reason or ""
 
     def spend(self, **seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The interfaces between training and those who are told of it, or act between two of its pieces."""
+"""The interfaces of training to its listeners, and to hooks between two pieces of it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -27,11 +27,11 @@ class Listener(Protocol):
 class Supervisor:
     """Hooks between two pieces of training, for checkpoints and signals; they may end the run by an exception.
 
-    These let a run go on to its end.
+    These let a run continue to its end.
     """
 
     def begins(self, activity: str) -> None:
-        """Note what is done from now on: "training" or "evaluating"."""
+        """Note the phase that begins: "training" or "evaluating"."""
 
     def next_stop(self, updates: int) -> int | None:
         """Return the number of updates, above `updates`, after which a piece must end; None for any."""
@@ -40,13 +40,13 @@ class Supervisor:
         """Act on a population that has been logged and evaluated as far as it goes."""
 
     def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """Return the population to go on with after numbers of some members were not finite, or raise an error."""
+        """Return the population to continue with after numbers of some members were not finite, or raise an error."""
         update = int(np.asarray(population.fault)[members[0]])
         raise ShoalError(f"something was not finite in update {update} of member {members[0]}.")
 
     def wants_to_stop(self) -> bool:
-        """Report whether an evaluation is to be broken off; `between_pieces` is called next."""
+        """Report whether an evaluation should be interrupted; `between_pieces` is called next."""
         return False
 
     def note_fault(self, member: int, sentence: str) -> None:
-        """Show what was not finite in an evaluation of a member."""
+        """Show which numbers were not finite in an evaluation of a member."""

@@ -67,7 +67,7 @@ def has_fault(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> Array:
 
 
 def locate(found: Mapping[str, Array], axis: tuple[str, ...] = ()) -> dict[str, tuple[Array, Array]]:
-    """Return of each quantity whether it is at fault, and the first environment in which it is (NOWHERE if in none).
+    """Return whether each quantity is at fault, and the first environment in which it is (NOWHERE if in none).
 
     Their names begin with a number, since a compiled program sorts them.
     """
@@ -95,7 +95,7 @@ class FirstFaults(NamedTuple):
 
 
 def no_faults(environment: Environment, state: State) -> FirstFaults | tuple[()]:
-    """Return what `keep_first_faults` begins with; () for an environment that explains no faults."""
+    """Return the initial value for `keep_first_faults`; () for an environment that explains no faults."""
     if not can_explain_faults(environment):
         return ()
     return FirstFaults(state, jnp.zeros(jax.tree.leaves(state)[0].shape[0], bool))

@@ -1,6 +1,6 @@
 """Players who share a world of several agents: policies, random actions or a function, each for some of the agents.
 
-A player is what an algorithm's config is to evaluation: it has a method `algorithm(spec)`, whose `memory` and `act`
+A player serves evaluation as an algorithm's config does: it has a method `algorithm(spec)`, whose `memory` and `act`
 play. So two players make one more, which is evaluated like any policy.
 """
 
@@ -77,7 +77,7 @@ class ScriptedPlayer:
 
 
 def _without_learning(memory: Callable[..., Memory], act: Callable[..., Any]) -> Algorithm:
-    """Make an algorithm of what acts alone."""
+    """Make an algorithm that only acts."""
     learner = Learner((), ())
     return Algorithm(
         lambda key, num_envs: learner,
@@ -89,9 +89,7 @@ def _without_learning(memory: Callable[..., Memory], act: Callable[..., Any]) ->
 
 
 def pair(first: Algorithm, second: Algorithm, is_first: Array) -> Algorithm:
-    """Make an algorithm of two, whose policy and memory are those of both; the first acts for agents that are
-    `is_first`, [A].
-    """
+    """Combine two algorithms, with the policies and memories of both; the first acts for agents `is_first`, [A]."""
 
     def memory(batch_shape: tuple[int, ...]) -> Memory:
         return first.memory(batch_shape), second.memory(batch_shape)
@@ -112,9 +110,9 @@ def pair(first: Algorithm, second: Algorithm, is_first: Array) -> Algorithm:
 class Side(NamedTuple):
     """The players of one side, one for each seed; each leaf has a leading axis of them."""
 
-    config: Any  # or RandomPlayer, ScriptedPlayer
+    config: Any  # an algorithm's config, RandomPlayer or ScriptedPlayer
     parameters: PyTree
-    number: Array  # of each player, so that there is a leaf
+    number: Array  # the number of each player, so that there is a leaf
 
 
 @functools.partial(jax.jit, static_argnames=("of_first", "episodes", "max_steps", "greedy", "mapped_by"))
@@ -130,7 +128,7 @@ def play_pairs(
     greedy: bool,
     mapped_by: str,
 ) -> tuple[Array, Array]:
-    """Let each of the S players of one side play against each of the R of the other.
+    """Play each of the S players of one side against each of the R players of the other.
 
     A pair of twice the same policy plays the same episodes as an evaluation of that policy with the same key does.
 

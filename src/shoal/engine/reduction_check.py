@@ -1,4 +1,4 @@
-"""Check that an algorithm reduces over the groups what they share."""
+"""Check that an algorithm reduces shared values over the groups."""
 
 from typing import Any
 

@@ -37,14 +37,14 @@ class RolloutState(NamedTuple):
     memory: Memory
     episodes: Episodes
     ended: "EndedEpisodes"
-    faults: Any = ()  # the states at fault, where the environment explains them and they are asked for
+    faults: Any = ()  # the states at fault, if requested and explained by the environment
 
 
 class EndedEpisodes(NamedTuple):
     """Sums over the episodes that ended, of all environments together."""
 
     episodes: Array
-    returned: Array  # of the team, where there are several agents
+    returned: Array  # returns; the team's, where there are several agents
     length: Array
     terminated: Array
     agents: Any = ()  # returns of each of several agents, [A]; () for one

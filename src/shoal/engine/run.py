@@ -39,15 +39,15 @@ class Stream(enum.IntEnum):
 class ProgramSettings(NamedTuple):
     """The part of a run's configuration that its compiled program depends on; static."""
 
-    num_envs: int  # of all groups together
+    num_envs: int  # over all groups together
     num_steps: int
-    groups: int = 1  # the environments are split into so many groups, which a mesh may place on devices
+    groups: int = 1  # the environments are split into this many groups, which a mesh may place on devices
     reset_policy: str = "fresh"
     pool_size: int = 0
     eval_episodes: int = 32
     eval_max_steps: int = 10_000
     eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is computed from the first
-    eval_seed: int = -1  # of the episodes of all evaluations; -1 where each evaluation has its own
+    eval_seed: int = -1  # the seed of the episodes of all evaluations; -1 where each has its own
     eval_consecutive: int = 1  # the episodes that are played in a row, as one
     keeps_last: bool = False  # whether the newest policy counts as the best, since none is evaluated
     score: str | Callable = "return_mean"  # a metric of an evaluation, or a function of all of them
@@ -71,14 +71,14 @@ class Best(NamedTuple):
     """The best policy so far by its evaluation score."""
 
     policy: Policy
-    score: Array  # -inf before the first evaluation; not finite as long as no score was
+    score: Array  # -inf before the first evaluation; not finite until a score is
     updates: Array  # the number of updates of the policy
 
 
 class Evaluated(NamedTuple):
     """The state of learning at the last evaluation, to which a run returns when a number is not finite."""
 
-    shared: Any  # of its learner
+    shared: Any  # `learner.shared`
     updates: Array  # the number of updates at that evaluation
 
 
@@ -87,9 +87,9 @@ class Run:
     """The state of a run; every function of the runtime maps a Run to a Run."""
 
     environment: Any  # its parameters are data
-    config: Any  # the algorithm's; floats are data
+    config: Any  # the algorithm's config; floats are data
     learner: Any
-    state: Any  # of the batch of environments
+    state: Any  # the state of the batch of environments
     timestep: Any
     memory: Any
     episodes: Any
@@ -101,7 +101,7 @@ class Run:
     metrics: Any  # sums since the last log point; () before `loop.start_training` fills them in
     fault: jax.Array  # the number of the update in which something was not finite; -1 for none
     evaluation: Any  # the episodes of a running evaluation; () between evaluations
-    evaluation_environment: Any  # of evaluations, where it is another; () for the environment itself
+    evaluation_environment: Any  # () where evaluations use the environment itself
     settings: ProgramSettings = struct.static()
 
 

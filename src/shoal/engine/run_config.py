@@ -78,22 +78,22 @@ class RunConfig:
     reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Computes this many starts for the pool (reset pool)."""
     actor_only: tuple[str, ...] = ()
-    """Shows these entries of a dictionary of observations to the actor only, beside those that the environment names.
+    """Shows these entries of a dictionary of observations to the actor only, besides those that the environment names.
     """
     critic_only: tuple[str, ...] = ()
-    """Shows these entries of a dictionary of observations to the critic only, beside those that the environment names.
+    """Shows these entries of a dictionary of observations to the critic only, besides those that the environment names.
     """
     num_evals: int = parameter(20, low=0, high=MAX_POINTS)
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
     eval_every: int | Literal["never"] = parameter(-1, low=-1, high=MAX_STEPS)
     """Evaluates every so many environment steps; 0 evaluates only before training and at its end, -1 as often as
-    num_evals says. With never no policy is evaluated while training, and the last one counts as the best."""
+    num_evals says. never evaluates no policy while training, and the last one counts as the best."""
     # The best policy plays ten times as many.
     eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10)
     """Plays this many whole episodes in each evaluation."""
     absolute_episodes: int = parameter(-1, low=-1, high=LARGEST_INDEX)
-    """Evaluates the best policy again at the end, on this many new episodes; -1 plays ten times eval_episodes, 0 leaves
-    this evaluation out."""
+    """Evaluates the best policy again at the end, on this many new episodes; -1 plays ten times eval_episodes, 0 skips
+    this evaluation."""
     eval_seed: int = parameter(-1, low=-1, high=LARGEST_SEED)
     """Plays the same episodes in every evaluation while training, with all seeds: the start states and random numbers
     of this seed; with -1 each evaluation has its own."""
@@ -111,7 +111,7 @@ class RunConfig:
     log_every: int = parameter(0, low=0, high=MAX_STEPS)
     """Writes metrics every so many environment steps; 0 writes them forty times per run, and at each evaluation."""
     checkpoint_seconds: float = parameter(60.0, above=0)
-    """Writes a checkpoint, from which the run can be resumed, after so many seconds since the last one."""
+    """Writes a checkpoint, from which the run can be resumed, this many seconds after the last one."""
     checkpoint_every: int = parameter(-1, low=-1, high=MAX_STEPS)
     """Writes a checkpoint every so many environment steps, and not by time; -1 writes them by time."""
     keep: int = parameter(3, low=1, high=LARGEST_INDEX)
@@ -121,18 +121,18 @@ class RunConfig:
     checkpoints: bool = True
     """Writes checkpoints; without them a run cannot be resumed."""
     on_nan: Literal["stop", "freeze"] = "stop"
-    """Ends the run when a number is not finite (stop), or goes on without the seed that has it (freeze)."""
+    """Ends the run when a number is not finite (stop), or continues without the seed that has it (freeze)."""
     on_disk_error: Literal["continue", "stop"] = "continue"
-    """Trains on when the disk fails, with a warning (continue), or ends the run (stop)."""
+    """Continues when the disk fails, with a warning (continue), or ends the run (stop)."""
     devices: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Uses this many devices of the machine; 0 uses all."""
     env_groups: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Splits the environments of a seed into so many groups, one per device; 0 makes one group per device for
+    """Splits the environments of a seed into this many groups, one per device; 0 makes one group per device for
     a single seed, else one group. The result depends on the number of groups (each group shuffles its own
     rows), not on the devices.
     """
     seed_batching: Literal["auto", "map", "vmap"] = "auto"
-    """Trains the seeds of one device one after the other (map) or together (vmap); auto takes map on the CPU
+    """Trains the seeds of one device one after the other (map) or together (vmap); auto uses map on the CPU
     and vmap elsewhere.
     """
 
@@ -186,7 +186,7 @@ class RunConfig:
         check_fields(self)
         if self.checkpoint_every == 0:
             raise ShoalError(
-                "checkpoint_every=0 is no number of environment steps; give -1 to write them by time."
+                "checkpoint_every=0 is not a number of environment steps; give -1 to write them by time."
             )
         if self.run_dir:
             arguments.path("run_dir", self.run_dir)

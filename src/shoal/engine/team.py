@@ -1,4 +1,4 @@
-"""Convert what is of each of several agents to what is of their team."""
+"""Conversion of the values of several agents to those of their team."""
 
 import jax.numpy as jnp
 
@@ -24,7 +24,7 @@ def team_return_of(environment: Environment) -> str:
 
 
 def of_team(environment: Environment, x: Array) -> Array:
-    """Join a number of each agent, [..., A], to that of the team, [...]; of one agent it is the same."""
+    """Reduce a number per agent, [..., A], to one for the team, [...]; with one agent it is unchanged."""
     convention = team_return_of(environment)
     if not convention:
         return x

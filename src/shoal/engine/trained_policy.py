@@ -19,7 +19,7 @@ from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 class PolicyMemory(NamedTuple):
     """The memory of a policy that is called step by step, with one row for each environment of the batch."""
 
-    state: Memory  # of the algorithm, [N, ...]
+    state: Memory  # the algorithm's memory, [N, ...]
     is_new: Array  # [N], whether it is from `initial_memory`; the next call clears it there
 
 
@@ -70,7 +70,7 @@ class TrainedPolicy:
             raise ShoalError(f"memory_lasts={memory_lasts!r} must be 'trial' or 'episode'.")
         if self.memory_lasts == "none":
             raise ShoalError(
-                f"memory_lasts={memory_lasts!r} is of policies with memory, and this one has none."
+                f"memory_lasts={memory_lasts!r} is for policies with memory, and this one has none."
             )
         return dataclasses.replace(self, config=dataclasses.replace(self.config, memory_lasts=memory_lasts))
 
@@ -85,7 +85,7 @@ class TrainedPolicy:
         """
         if not isinstance(batch_shape, tuple | list):
             raise ShoalError(
-                f"batch_shape={short_repr(batch_shape)} is no tuple of whole numbers, such as (1,)."
+                f"batch_shape={short_repr(batch_shape)} is not a tuple of whole numbers, such as (1,)."
             )
         shape = tuple(whole_number("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape)
         state = self.algorithm.memory(shape)
@@ -139,7 +139,7 @@ class TrainedPolicy:
         needs_reward = reward is None and getattr(self.config, "needs_reward", False)
         if needs_reward and not np.all(memory.is_new | first):  # type: ignore[union-attr]
             raise ShoalError(
-                "reward=None: this policy is shown the reward of the step before; give it, such as reward=0.0."
+                "reward=None: this policy is shown the previous reward; give it, such as reward=0.0."
             )
         if action_mask is not None:
             batch_shape = () if is_single else (size,)
@@ -169,7 +169,7 @@ class TrainedPolicy:
         """
         if self._memory_structure != jax.tree.structure(()):
             raise ShoalError(
-                "act(observation) is of policies without memory, and this one has a memory; call it with the memory: "
+                "act(observation) is for policies without memory, and this one has a memory; call it with the memory: "
                 "memory, action = policy(memory, observation)."
             )
         return self((), observation, action_mask=action_mask, alive=alive, key=key)[1]
@@ -211,7 +211,7 @@ def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> 
     except ValueError:  # lists of different lengths
         array = np.asarray(None)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (np.floating, np.integer, np.bool_)):
-        raise ShoalError(f"{name}={observation!r:.100} is no array of numbers.")
+        raise ShoalError(f"{name}={observation!r:.100} is not an array of numbers.")
     return array
 
 
@@ -262,7 +262,7 @@ def _raise_wrong_value(name: str, array: np.ndarray, is_wrong: np.ndarray, expec
 
 
 def repeated(space: Space, count: int) -> Space:
-    """Return the space of as many elements of a space as there are agents, along a first axis."""
+    """Return the space of one element for each agent, along a first axis."""
     if isinstance(space, Dict):
         return Dict({name: repeated(part, count) for name, part in space.items()})
     if isinstance(space, Box):
@@ -329,7 +329,7 @@ def as_mask(
     try:
         array = np.asarray(mask, bool)
     except ValueError as error:  # lists of different lengths
-        raise ShoalError(f"{name}={mask!r} is no array; it must be of shape {expected}.") from error
+        raise ShoalError(f"{name}={mask!r} is not an array; it must be of shape {expected}.") from error
     if array.shape != expected:
         raise ShoalError(
             f"{name} has shape {array.shape}; for {space} it must be of shape {expected}, one entry an action"
@@ -356,16 +356,14 @@ def as_key(key: Any) -> Array | None:
         return key
     if dtype == np.uint32 and shape == jax.random.key_data(jax.random.key(0)).shape:
         return jax.random.wrap_key_data(jnp.asarray(key))
-    raise ShoalError(
-        f"key={short_repr(key)} is no key of random numbers; give one such as jax.random.key(3)."
-    )
+    raise ShoalError(f"key={short_repr(key)} is not a random key; give one such as jax.random.key(3).")
 
 
 def check_memory(memory: Memory, size: int, structure: Any) -> None:
     """Raise ShoalError unless the memory has the given structure for `size` environments."""
     if jax.tree.structure(memory) != structure:
         raise ShoalError(
-            f"memory={short_repr(memory)} is no memory of this policy; begin with initial_memory(({size},))."
+            f"memory={short_repr(memory)} is not a memory of this policy; begin with initial_memory(({size},))."
         )
     for leaf in jax.tree.leaves(memory):
         if np.shape(leaf)[:1] != (size,):
@@ -389,7 +387,7 @@ def batch_axes(observation: PyTree, space: Space) -> int:
     try:
         shape = np.shape(observation)
     except ValueError as error:  # lists of different lengths
-        raise ShoalError(f"observation={short_repr(observation)} is no array of one shape.") from error
+        raise ShoalError(f"observation={short_repr(observation)} is not an array of one shape.") from error
     extra = len(shape) - len(space.shape)
     if extra not in (0, 1) or shape[extra:] != space.shape:
         expected = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"

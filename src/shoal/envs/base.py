@@ -201,7 +201,7 @@ def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.nda
     Args:
       past: the earlier states of the episode, the oldest first, for an environment that draws them (`draws_past`).
     Raises:
-      ShoalError: the environment has no such method, or what it returns is not an image.
+      ShoalError: the environment has no such method, or it does not return an image.
     """
     if not can_render(env):
         raise ShoalError(

@@ -28,7 +28,7 @@ from shoal.envs.wrappers import TimeLimit
 from shoal.types import Environment
 
 MAX_ARRAY_SIZE = 50_000  # numbers; a larger array is not written into a config
-CLASS_KEY = "class"  # a gap of the class itself; a keyword of Python is no parameter's name
+CLASS_KEY = "class"  # a gap of the class itself; a keyword of Python cannot name a parameter
 PLAIN_DTYPES = ("float32", "int32", "bool")  # dtypes of a number that is written without its dtype
 
 
@@ -298,4 +298,4 @@ def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
         return registry.make(name, **decode_parameters(name, parameters))
     if isinstance(cls, type) and (hasattr(cls, "_fields") or struct.is_struct(cls)):
         return cls(**{k: from_json(x) for k, x in parameters.items()})
-    raise ShoalError(f"{name} is no class of an environment, a struct or a NamedTuple")
+    raise ShoalError(f"{name} is not a class of an environment, a struct or a NamedTuple")

@@ -20,7 +20,7 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller number
 
 
 def check_parameters(env: Any) -> None:
-    """Require that each parameter of an environment, and of what it holds, has its type and lies within its bounds.
+    """Require that each parameter of an environment, nested ones included, has its type and is within its bounds.
 
     A number whose field declares no bounds must be finite. Traced values are not read.
 
@@ -167,10 +167,10 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
         with np.errstate(invalid="ignore"):  # the error for values that do not fit is raised below
             array = given.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ShoalError(f"{name}={value!r} is no array of numbers ({error})") from error
+        raise ShoalError(f"{name}={value!r} is not an array of numbers ({error})") from error
     is_changed = array != given if array.dtype.kind in "iu" or given.dtype.kind not in "iuf" else np.False_
     if given.dtype.kind not in "biuf" or np.any(is_changed):
-        raise ShoalError(f"{name}={value!r} is no array of {array.dtype.name}")
+        raise ShoalError(f"{name}={value!r} is not an array of {array.dtype.name}")
     return array
 
 

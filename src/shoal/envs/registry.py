@@ -327,7 +327,7 @@ def _check_count(name: str, parameter: str, value: Any) -> int | None:
 
 
 def check_is_environment(subject: str, env: Any) -> None:
-    """Require that an object has all that every environment has.
+    """Require that an object has the attributes and methods of an environment.
 
     Args:
       subject: the beginning of the sentence, such as "mine:Name made".

@@ -233,7 +233,7 @@ class Consecutive(Trial):
 
 
 def consecutive(env: Environment, episodes: int) -> Environment:
-    """Return an environment of which an episode is so many episodes of the given one in a row; for 1 itself.
+    """Return an environment whose episode is `episodes` episodes of the given one in a row; with 1 the given one.
 
     Raises:
       ShoalError: the episodes of the given one are trials.

@@ -15,7 +15,7 @@ from shoal.envs.registry import MAX_COUNT
 from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
-STATE = "state"  # the entry where the critic is shown what is hidden
+STATE = "state"  # the entry that shows hidden numbers to the critic
 
 
 class TimeLimitState(NamedTuple):
@@ -184,7 +184,7 @@ class Flatten(ObservationWrapper):
 class RewardScale(Wrapper):
     """Multiply rewards by `scale` and add `offset`; the first time-step of an episode keeps its reward of 0.
 
-    Returns, scores too, are of these rewards; the setting `reward_scale` of an algorithm scales what it learns from.
+    Returns, scores too, are of these rewards; an algorithm's `reward_scale` scales rewards for learning only.
     An offset changes which policy is best where the length of an episode depends on it.
     """
 
@@ -219,7 +219,7 @@ class Hide(ObservationWrapper):
 
     @property
     def observation_space(self) -> Box | Dict:
-        """The vector without the hidden entries, and beside it the whole one if the critic is shown it."""
+        """The vector without the hidden entries, and also the whole one if the critic is shown it."""
         visible = self._visible_space
         return (
             Dict({OBSERVATION: visible, STATE: self.env.observation_space}) if self.critic_state else visible

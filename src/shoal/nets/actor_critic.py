@@ -1,4 +1,4 @@
-"""Actors, critics, and both: what an algorithm asks of a network, and the one that it gets by default.
+"""Actors, critics, and both: the interface that an algorithm requires of a network, and the default one.
 
 An algorithm needs two methods of a network, `policy` and `value` (`Network`, below), and builds it as
 `Class(spec, key=key)`. `ActorCritic` is Shoal's own; any class with these two methods takes its place.
@@ -36,25 +36,25 @@ class Network(Protocol):
     """
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
-        """Observations with leading axes [...] -> a distribution over actions with batch axes [...]."""
+        """Map observations with leading axes [...] to a distribution over actions with batch axes [...]."""
         ...
 
     def value(self, observation: PyTree) -> Any:
-        """Observations with leading axes [...] -> values [...], one number or distribution over numbers for each."""
+        """Map observations with leading axes [...] to values [...], a number or a distribution over numbers each."""
         ...
 
 
 def policy_and_value(
     network: Any, observation: PyTree, action_mask: Array | None = None
 ) -> tuple[Distribution, Any]:
-    """Both of a network, in one pass where it can."""
+    """Compute a network's policy and value, in one pass where it can."""
     if hasattr(network, "policy_and_value"):
         return network.policy_and_value(observation, action_mask)
     return network.policy(observation, action_mask), network.value(observation)
 
 
 def acting_part(network: Any) -> Any:
-    """The part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all of it."""
+    """Return the part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all."""
     actor = getattr(network, "actor", None)
     return actor if hasattr(actor, "policy") or hasattr(actor, "apply") else network
 
@@ -107,7 +107,7 @@ class Actor(nnx.Module):
         self.mlp = MLP(self.encoder.num_features, sizes, self.head.num_inputs, **style)
 
     def __call__(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
-        """Observations with leading axes [...] -> a distribution with batch axes [...]."""
+        """Map observations with leading axes [...] to a distribution with batch axes [...]."""
         return self.with_features(observation, action_mask)[0]
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
@@ -115,13 +115,13 @@ class Actor(nnx.Module):
         return self(observation, action_mask)
 
     def features(self, observation: PyTree) -> Array:
-        """The last hidden layer: observations [...] -> [..., mlp.num_features]."""
+        """Compute the last hidden layer: observations [...] -> [..., mlp.num_features]."""
         return self.mlp.with_features(self.encoder(observation))[1]
 
     def with_features(
         self, observation: PyTree, action_mask: Array | None = None
     ) -> tuple[Distribution, Array]:
-        """The distribution and the last hidden layer, [..., mlp.num_features]."""
+        """Compute the distribution and the last hidden layer, [..., mlp.num_features]."""
         x, features = self.mlp.with_features(self.encoder(observation))
         if isinstance(self.head, GSDEHead):
             return self.head(x, features, action_mask), features
@@ -155,7 +155,7 @@ class Critic(nnx.Module):
         self.mlp = MLP(self.encoder.num_features, sizes, self.head.num_inputs, **style)
 
     def __call__(self, observation: PyTree) -> Any:
-        """Observations with leading axes [...] -> values [...]."""
+        """Map observations with leading axes [...] to values [...]."""
         return self.head(self.mlp(self.encoder(observation)))
 
 
@@ -185,7 +185,7 @@ class ActorCritic(nnx.Module):
     """An actor and a critic, apart or with one torso. The defaults are CleanRL's.
 
     `network.actor` is an `Actor` in both cases, complete by itself, and all that acting needs. With
-    `shared=True` it holds the torso, and `critic` is one layer upon its last hidden features; so the
+    `shared=True` it holds the torso, and `critic` is one layer on its last hidden features; so the
     torso belongs to the actor's parameters, and its gradient comes from both losses.
 
     Args:
@@ -265,17 +265,17 @@ class ActorCritic(nnx.Module):
         )
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
-        """Observations with leading axes [...] -> a distribution with batch axes [...]."""
+        """Map observations with leading axes [...] to a distribution with batch axes [...]."""
         return self.actor(observation, action_mask)
 
     def value(self, observation: PyTree) -> Any:
-        """Observations with leading axes [...] -> values [...]."""
+        """Map observations with leading axes [...] to values [...]."""
         return self.critic(self.actor.features(observation) if self.shared else observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
     ) -> tuple[Distribution, Any]:
-        """Both; with a shared torso, in one pass through it."""
+        """Compute both; with a shared torso, in one pass through it."""
         if not self.shared:
             return self.policy(observation, action_mask), self.value(observation)
         distribution, features = self.actor.with_features(observation, action_mask)

@@ -23,7 +23,7 @@ class SetAttention(nnx.Module):
         self.output = MLP(width, (), width, key=out_key)
 
     def __call__(self, features: Array, present: Array) -> Array:
-        """Features [..., K, width] and which rows count [..., K] -> the messages that each gets, [..., K, width]."""
+        """Map features [..., K, width], and which rows count [..., K], to each row's messages, [..., K, width]."""
         split = self.projection(features).reshape(*features.shape[:-1], self.heads, 3, -1)
         query, key, value = (split[..., k, :] for k in range(3))
         logits = jnp.einsum("...ihd,...jhd->...hij", query, key) / math.sqrt(query.shape[-1])

@@ -36,7 +36,7 @@ MAX_LOOKUP_CODES = (
 
 
 class CNN(nnx.Module):
-    """Convolutions with an activation after each, then an MLP upon all that they give.
+    """Convolutions with an activation after each, then an MLP on their output.
 
     The defaults are the network of Mnih et al. 2015, for 84 x 84 images.
 
@@ -120,17 +120,17 @@ class CNN(nnx.Module):
 
 
 class GridCNN(nnx.Module):
-    """Small windows over a small grid of cells, each of which is a few integers: what a grid world shows.
+    """Convolutions with small windows over a grid of cells, each a few integers, as a grid world shows them.
 
     Each integer of a cell (its tile, its colour, its state) becomes a learned vector, then follow
     convolutions without padding, and an MLP.
 
     Args:
       in_shape: (height, width, integers of a cell).
-      values: how many values each of these has; what is out of range is all zeros. None for cells of
+      values: how many values each of these has; a value out of range is all zeros. None for cells of
         arbitrary numbers, which the convolutions take as they are.
       embedding: length of each integer's vector.
-      kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; what is not named is as there.
+      kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; other arguments are as there.
     Raises:
       ShoalError: as many values as integers of a cell are not given; and as `CNN`.
     Source: after the baselines of Nikulin et al. 2024, "XLand-MiniGrid: Scalable Meta-Reinforcement
@@ -216,7 +216,7 @@ class GridCNN(nnx.Module):
         kernels = jnp.split(conv.kernel, len(embed.sizes), axis=-1)
         code, table = jnp.zeros((), jnp.int32), jnp.zeros((*conv.kernel.shape[1:3], 1, len(conv.kernel)))
         for column, kernel, embedding in zip(embed.columns(x), kernels, embed.tables, strict=True):
-            rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for what is out of range
+            rows = jnp.pad(embedding, ((0, 1), (0, 0)))  # the last one is for values out of range
             contribution = jnp.einsum("ve,omne->mnvo", rows, kernel)
             table = (table[:, :, :, None] + contribution[:, :, None]).reshape(
                 *table.shape[:2], -1, table.shape[-1]
@@ -238,7 +238,7 @@ Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, stri
 def _layers(
     owner: str, image: Image, channels: Any, kernels: Any, strides: Any, padding: Padding
 ) -> list[Layer]:
-    """The shape of every convolution's kernel, its strides, and the image that it makes."""
+    """Compute the shape of each convolution's kernel, its strides, and the image that it makes."""
     if padding not in ("valid", "same"):
         raise ShoalError(f"padding={padding!r} of a {owner} must be 'valid' or 'same'.")
     if not len(channels) == len(kernels) == len(strides):

@@ -33,8 +33,8 @@ PRESENT_SUFFIX = (
 )
 SMALL_KERNEL = 3  # the window for images below 36 x 36, which are pictures of cells
 TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
-MIN_ATARI_SIZE = 36  # what the windows of Mnih et al. 2015 need
-MAX_CELL_VALUES = 64  # of an integer of a cell: beyond that, integers are the brightness of an image
+MIN_ATARI_SIZE = 36  # the least size for the windows of Mnih et al. 2015
+MAX_CELL_VALUES = 64  # per integer of a cell: with more, integers are the brightness of an image
 
 
 class EncoderLayers(NamedTuple):
@@ -106,7 +106,7 @@ class Part:
         return math.prod(self.shape) if self.sizes is None else math.prod(self.shape[:-1]) * sum(self.sizes)
 
     def extract(self, observation: Any) -> Array:
-        """The part's array in an observation, checked for its shape."""
+        """Return the part's array in an observation, checked for its shape."""
         for name in self.path:
             if name not in observation:
                 names = ", ".join(observation)
@@ -121,7 +121,7 @@ class Part:
         return array
 
     def flatten(self, observation: Any) -> Array:
-        """The part as float32 [..., num_features]."""
+        """Return the part as float32 [..., num_features]."""
         array = self.extract(observation)
         batch_shape = array.shape[: array.ndim - len(self.shape)]
         if self.sizes is None:
@@ -131,7 +131,7 @@ class Part:
 
 
 def observation_parts(space: Space, path: tuple[str, ...] = (), *, cells: bool = False) -> tuple[Part, ...]:
-    """The arrays of a space's elements, in name order.
+    """List the arrays of a space's elements, in name order.
 
     Args:
       cells: whether a Box of integers of few values is taken as such, and not as numbers.
@@ -181,11 +181,11 @@ def convolutional_torso(
 
 
 def picture_layers(space: Box, layers: EncoderLayers = DEFAULT_LAYERS) -> PictureLayers:
-    """The layers of the convolutional torso for an array [height, width, channels].
+    """Choose the layers of the convolutional torso for an array [height, width, channels].
 
     Those that are not given fit the array. A grid of cells passes windows of 2 x 2, by default three times. An image
-    of whole tiles of 8 x 8 that is smaller than Atari's is taken tile by tile, which on the CPU is several times as
-    fast. An image below 36 x 36 passes 16 windows of 3 x 3 and a layer of 128, as in MinAtar (Young and Tian 2019,
+    of whole tiles of 8 x 8 that is smaller than Atari's is processed tile by tile, which on the CPU is several times
+    faster. An image below 36 x 36 passes 16 windows of 3 x 3 and a layer of 128, as in MinAtar (Young and Tian 2019,
     arXiv:1903.03176), any other the convolutions of Mnih et al. 2015.
     """
     shortest, longest = min(space.shape[:2]), max(space.shape[:2])
@@ -321,7 +321,7 @@ def _check_channels(
 
 
 def _padding(space: Box, layers: EncoderLayers) -> Padding:
-    """Zeros around an image that is smaller than the window by default; kernels that are given must fit."""
+    """Choose the padding: by default zeros around an image smaller than the window; given kernels must fit."""
     if layers.padding != "auto":
         return "same" if layers.padding == "same" else "valid"
     is_too_small = min(space.shape[:2]) < SMALL_KERNEL and _num_values(space) is None
@@ -333,7 +333,7 @@ def _is_picture(space: Space) -> TypeGuard[Box]:
 
 
 def _channels_last(picture: Box, layers: EncoderLayers) -> Box:
-    """The space of a picture [height, width, channels]."""
+    """Return the space of a picture as [height, width, channels]."""
     if not layers.channels_first:
         return picture
     low, high = (np.transpose(bound, (1, 2, 0)) for bound in (picture.low, picture.high))
@@ -341,7 +341,7 @@ def _channels_last(picture: Box, layers: EncoderLayers) -> Box:
 
 
 def _entry(space: Any, path: tuple[str, ...]) -> Any:
-    """The space that the names of a path lead to."""
+    """Return the space that the names of a path lead to."""
     return functools.reduce(lambda entry, name: entry[name], path, space)
 
 
@@ -354,18 +354,18 @@ def _num_values(space: Box) -> tuple[int, ...] | None:
 
 
 class Encoder(nnx.Module):
-    """Turns an observation into one vector.
+    """Encodes an observation as one vector.
 
     A Box is flattened and cast to float32 (its values are not scaled: that is the observation
     normaliser's part), a Discrete becomes one-hot, a MultiDiscrete several one-hots, and the parts of a
     Dict follow each other in name order. With "one_hot" integers of few values, such as the tiles and colours
-    of a grid's cells, become one-hot too: the layer upon them then has weights for each value at each place,
+    of a grid's cells, become one-hot too: the layer on them then has weights for each value at each place,
     which on the CPU costs less than convolutions over a view of 7 x 7 cells. With "mlp_each" every part passes
     an MLP of its own first, so that one of a thousand numbers does not drown one of three; with "mlp" all of them
     together pass one. With "cnn" every part of three axes, [height, width, channels], passes convolutions: a grid of
     cells a `GridCNN`, an image a `CNN`; with "resnet" it passes a `ResidualCNN`. With
-    "set" every part of two axes, [rows, features], passes a `SetTorso`, for which the order of the rows means nothing;
-    an entry NAME_present [rows] of integers beside an entry NAME says which rows count (not 0).
+    "set" every part of two axes, [rows, features], passes a `SetTorso`, which ignores the order of the rows;
+    an entry NAME_present [rows] of integers next to an entry NAME says which rows count (not 0).
 
     Args:
       layers: of the convolutions with "cnn" and "resnet", of the MLP with "mlp", of each part's with "mlp_each", and of
@@ -433,9 +433,9 @@ class Encoder(nnx.Module):
 
     @property
     def expects_repeats(self) -> bool:
-        """Whether it is to be expected, and worth the search, that equal observations come up again and again.
+        """Whether equal observations are so common that searching for them saves time.
 
-        So it is for grids of cells, with nothing beside them but integers of few values.
+        This holds for grids of cells, with nothing besides them but integers of few values.
         """
         pictured_parts = dict(self.pictured_parts)
         of_few_values = all(part.sizes is not None or part.path in pictured_parts for part in self.parts)
@@ -443,7 +443,7 @@ class Encoder(nnx.Module):
         return self.kind in ("one_hot", "cnn") and grids and of_few_values
 
     def __call__(self, observation: Any) -> Array:
-        """Observations with leading axes [...] -> float32 [..., num_features]."""
+        """Encode observations with leading axes [...] as float32 [..., num_features]."""
         pictures = dict(zip(dict(self.pictured_parts), self.pictures, strict=True))
         sets = dict(zip(self.set_parts, self.sets, strict=True))
         vectors = []

@@ -51,20 +51,20 @@ class JointActorCritic(nnx.Module):
         self.critic_mlp = MLP(width, sizes[-1:], 1, key=keys[4], **style)
 
     def features(self, observation: PyTree) -> Array:
-        """Observations with axes [..., A] -> [..., A, 2 width]: each agent's features and messages."""
+        """Map observations with axes [..., A] to each agent's features and messages, [..., A, 2 width]."""
         own = self.torso(self.encoder(observation))
         present = observation[PRESENT][..., 0] > 0
         return jnp.concatenate([own, self.attention(own, present)], axis=-1)
 
     def policy_and_value(self, observation: PyTree, action_mask: Array | None = None) -> tuple[Any, Array]:
-        """Observations with axes [..., A] -> a distribution and a value for each agent, [..., A]."""
+        """Map observations with axes [..., A] to a distribution and a value for each agent, [..., A]."""
         features = self.features(observation)
         return self.head(self.actor_mlp(features), action_mask), self.critic_mlp(features)[..., 0]
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> Any:
-        """Observations with axes [..., A] -> a distribution for each agent."""
+        """Map observations with axes [..., A] to a distribution for each agent."""
         return self.head(self.actor_mlp(self.features(observation)), action_mask)
 
     def value(self, observation: PyTree) -> Array:
-        """Observations with axes [..., A] -> values [..., A]."""
+        """Map observations with axes [..., A] to values [..., A]."""
         return self.critic_mlp(self.features(observation))[..., 0]

@@ -39,7 +39,9 @@ class Dense(nnx.Module):
         return affine_of_few_rows(self.kernel, self.bias, x)
 
 
-MAX_ROW_MAJOR_ROWS = 32  # rows up to which `row_major` is faster on a CPU
+# Rows up to which `row_major` is faster on a CPU: for outputs alone, and where they are differentiated.
+MAX_ROW_MAJOR_ROWS = 32
+MAX_ROW_MAJOR_GRADIENT_ROWS = 16
 
 
 class LayerNorm(nnx.Module):
@@ -126,14 +128,22 @@ class MLP(nnx.Module):
             )
         batch_shape = x.shape[:-1]
         rows = x.reshape(math.prod(batch_shape), self.in_features)
-        is_few = 1 < len(rows) <= MAX_ROW_MAJOR_ROWS  # a single row is usually one of many under `vmap`
-        if uses_plain_form("feature_major") or is_few:
-            out, features = self._layers(rows, Dense.row_major, LayerNorm.row_major)
-            return out.reshape(*batch_shape, self.out_features), features.reshape(
-                *batch_shape, self.num_features
-            )
+        if uses_plain_form("feature_major"):
+            compute = MLP._by_rows
+        elif 1 < len(rows) <= MAX_ROW_MAJOR_ROWS:  # a single row is usually one of many under `vmap`
+            is_few = len(rows) <= MAX_ROW_MAJOR_GRADIENT_ROWS
+            compute = MLP._by_rows if is_few else _by_rows_unless_differentiated
+        else:
+            compute = MLP._by_features
+        out, features = compute(self, rows)
+        return out.reshape(*batch_shape, self.out_features), features.reshape(*batch_shape, self.num_features)
+
+    def _by_rows(self, rows: Array) -> tuple[Array, Array]:
+        return self._layers(rows, Dense.row_major, LayerNorm.row_major)
+
+    def _by_features(self, rows: Array) -> tuple[Array, Array]:
         out, features = self._layers(rows.T, Dense.__call__, LayerNorm.__call__)
-        return _batch_major(out, batch_shape), _batch_major(features, batch_shape)
+        return _batch_major(out), _batch_major(features)
 
     def _layers(self, x: Array, dense: Callable, norm: Callable) -> tuple[Array, Array]:
         """Compute the output and the last hidden layer, with the axes in the order of `dense` and `norm`."""
@@ -149,10 +159,21 @@ class MLP(nnx.Module):
         return out, x
 
 
-def _batch_major(x: Array, batch_shape: tuple[int, ...]) -> Array:
-    """Transpose [features, batch] to [*batch_shape, features].
+@jax.custom_jvp
+def _by_rows_unless_differentiated(mlp: MLP, rows: Array) -> tuple[Array, Array]:
+    """Compute an MLP by rows, [batch, in] -> [batch, out], [batch, num_features]; its derivatives by features."""
+    return MLP._by_rows(mlp, rows)
+
+
+@_by_rows_unless_differentiated.defjvp
+def _differentiate_by_features(primals: tuple, tangents: tuple) -> tuple:
+    return jax.jvp(MLP._by_features, primals, tangents)
+
+
+def _batch_major(x: Array) -> Array:
+    """Transpose [features, batch] to [batch, features].
 
     The array is materialised first. Otherwise XLA merges the transposition into the matrix products on both sides,
     which are then computed in their slow row-major form, and nearly all of the gain is lost.
     """
-    return materialise(x).T.reshape(*batch_shape, x.shape[0])
+    return materialise(x).T

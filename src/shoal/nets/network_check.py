@@ -1,4 +1,4 @@
-"""Says in one sentence what is wrong with a class of networks or torsos before an algorithm trips over it."""
+"""Checks of classes of networks and torsos, with one sentence for an error, before an algorithm uses them."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
     built twice, and the rest is traced; a network with memory is run over a few random steps too.
 
     Raises:
-      ShoalError: it cannot be built so, lacks a method, is no pytree of float arrays, has another
+      ShoalError: it cannot be built so, lacks a method, is not a pytree of float arrays, has another
         structure at each construction or under a trace, has noisy layers, or `policy` or `value` give other shapes than
         the spec and the batch ask for.
     """
@@ -60,8 +60,8 @@ def check_torso(torso_class: Callable[..., Any], space: Space) -> None:
     """Check that a class can be a torso (see `shoal.nets.torsos`), made as `torso_class(space, key=key)`.
 
     Raises:
-      ShoalError: it cannot be built so, has no `num_features`, is no pytree of float arrays, has another structure at
-        each construction or under a trace, has noisy layers, or gives features of another shape.
+      ShoalError: it cannot be built so, has no `num_features`, is not a pytree of float arrays, has another structure
+        at each construction or under a trace, has noisy layers, or gives features of another shape.
     """
     name, batch_shape = _name_of("torso", torso_class), (3, 2)
     torso = _build(torso_class, space, name, 0)
@@ -95,7 +95,7 @@ def check_torsos(
     """Require that torsos can be built for a space and fit each other.
 
     Raises:
-      ShoalError: what is wrong with the first that cannot.
+      ShoalError: the first one cannot; the sentence says why.
     """
     parts = torsos.torsos_of(encoder)
     for index, (torso, own_layers) in enumerate(zip(parts, torsos.layers_of(parts, layers), strict=True)):
@@ -127,7 +127,7 @@ class _Builder:
 
 
 def _name_of(noun: str, network_class: Any) -> str:
-    """Return what a class is called in the sentences, such as "network MyNetwork"."""
+    """Return the name of a class for the sentences, such as "network MyNetwork"."""
     name = f"{noun} {getattr(network_class, '__name__', repr(network_class))}"
     if not callable(network_class):
         raise ShoalError(f"{name} is of type {type(network_class).__name__}; it must be a class.")

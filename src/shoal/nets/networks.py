@@ -57,7 +57,7 @@ class NetworkSettings(Protocol):
     """A struct whose fields are the settings of a network."""
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
-        """A new network with `policy` and `value` (see `shoal.nets.actor_critic`)."""
+        """Build a new network with `policy` and `value` (see `shoal.nets.actor_critic`)."""
         ...
 
 
@@ -113,7 +113,7 @@ class NetworkConfig:
     critic_hidden_sizes: tuple[int, ...] | None = parameter(
         None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS
     )
-    """Gives the critic hidden layers of these widths; None takes hidden_sizes."""
+    """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
     activation: str = "tanh"
     """Applies this activation, by its name, after each hidden layer."""
     layer_norm: bool = False
@@ -125,16 +125,15 @@ class NetworkConfig:
     core_size: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Gives the core's hidden state this size."""
     core_layers: int = parameter(1, low=1, high=MAX_LAYERS)
-    """Stacks this many recurrent layers, one upon the other."""
+    """Stacks this many recurrent layers."""
     core_outputs: Literal["last", "sum"] = "last"
     """Uses the last recurrent layer's output, or the sum of all layers' outputs."""
     latches: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Makes this many units of the core begin as a memory of the last reward: they keep what they hold until a reward
-    comes, and write down what led to it. Helps what serves from episode to episode of a trial; needs
-    previous_reward."""
+    """Initialises this many units of the core as a memory of the last reward: they keep their state until a reward
+    comes, and then store what led to it. Helps to use one episode of a trial in the next; needs previous_reward."""
     queries: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Lets the memory look for this many things among the cells of a grid that is observed; the layers after the core
-    are shown where each of them is found. 0 looks for none."""
+    """Attends from the recurrent state to the cells of an observed grid, by this many queries whose scores the layers
+    after the core receive; 0 disables this."""
     head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
     """Adds hidden layers of these widths after the core, to actor and critic each."""
     previous_action: bool = False
@@ -142,52 +141,52 @@ class NetworkConfig:
     action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
     previous_reward: bool = False
-    """Shows the core the reward of the step before."""
+    """Shows the core the previous reward."""
     previous_observation: bool = False
-    """Shows the core the features of the observation before; with the previous action and reward, a transition."""
+    """Shows the core the features of the previous observation; with the previous action and reward, a transition."""
     first_flag: bool = False
     """Shows the core whether an episode begins."""
     encoder: TorsoSettings = settings.chosen(Kind("flatten"), torsos.choose, torsos.name_of)
-    """Makes a vector of an observation: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp), an
-    MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks for
-    images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
-    rows (set), or by module:Name of your own; several with commas, such as cnn,mlp, in a row."""
+    """Encodes an observation as a vector: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp),
+    an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
+    for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
+    rows (set), or your own as module:Name; several in sequence, with commas, such as cnn,mlp."""
     encoder_channels: tuple[int, ...] | None = _layers()
-    """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None takes what fits
+    """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None uses what fits
     the observation."""
     encoder_kernels: tuple[int, ...] | None = _layers()
-    """Gives the encoder's convolutions square windows of these sides; None takes what fits the observation."""
+    """Gives the encoder's convolutions square windows of these sides; None uses what fits the observation."""
     encoder_strides: tuple[int, ...] | None = _layers()
-    """Steps the windows of the encoder's convolutions by so many places; None takes what fits the observation."""
+    """Moves the windows of the encoder's convolutions by these strides; None uses what fits the observation."""
     encoder_features: tuple[int, ...] | None = _layers()
     """Gives the encoder dense layers of these widths, after its convolutions or as the MLP (of all, of each entry or of
-    each row; where mlp follows another encoder, of mlp alone); None takes what fits the observation."""
+    each row; where mlp follows another encoder, of mlp alone); None uses what fits the observation."""
     encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 leaves that out."""
+    """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 disables this."""
     encoder_padding: Literal["auto", "valid", "same"] = "auto"
-    """Places zeros around images, so that the encoder's convolutions keep their size but for the strides (same), or not
-    (valid); auto does so where an image is smaller than the windows."""
+    """Pads images with zeros, so that the encoder's convolutions keep their size except for strides (same), or not
+    (valid); auto pads where an image is smaller than the windows."""
     encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX)
-    """Makes of each integer of a grid's cells a vector of this length, before the encoder's convolutions."""
+    """Embeds each integer of a grid's cells as a vector of this length, before the encoder's convolutions."""
     encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS)
-    """Gives each stack of the encoder so many residual blocks."""
+    """Gives each stack of the encoder this many residual blocks."""
     encoder_activation: str = "auto"
-    """Applies this activation within the encoder; auto takes relu for convolutions, else activation."""
+    """Applies this activation within the encoder; auto uses relu for convolutions, else activation."""
     encoder_layer_norm: bool = False
-    """Normalises each layer of the encoder before its activation; layer_norm does not reach its convolutions."""
+    """Normalises each layer of the encoder before its activation; layer_norm does not apply to its convolutions."""
     channels_first: bool = False
-    """Takes images and grids of cells as [channels, height, width]."""
+    """Reads images and grids of cells as [channels, height, width]."""
     critic_encoder: TorsoSettings = settings.chosen(
         Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
     )
-    """Gives the critic another encoder, named as encoder is; None takes encoder."""
+    """Gives the critic another encoder, named as encoder is; None uses encoder."""
     initialiser: str = "orthogonal"
-    """Draws the initial weights of encoder and hidden layers so: orthogonal, or lecun, glorot or he with _normal or
+    """Draws the initial weights of encoder and hidden layers: orthogonal, or lecun, glorot or he with _normal or
     _uniform."""
     hidden_scale: float = parameter(math.sqrt(2), above=0.0, static=True)
     """Scales the initial weights of encoder and hidden layers by this; static, as the other scales."""
     head_initialiser: str = "orthogonal"
-    """Draws the initial weights of the last layers of policy and value so."""
+    """Draws the initial weights of the last layers of policy and value by this initialiser."""
     policy_scale: float = parameter(0.01, above=0.0, static=True)
     """Scales the initial weights of the policy's last layer by this."""
     value_scale: float = parameter(1.0, above=0.0, static=True)
@@ -202,7 +201,7 @@ class NetworkConfig:
     value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX)
     """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
     distribution: Distribution = "auto"
-    """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
+    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
     """Makes the standard deviation an output of the network instead of a free parameter."""
     initial_std: float = parameter(1.0, above=0.0, static=True)
@@ -233,7 +232,7 @@ class NetworkConfig:
 
     @property
     def looks(self) -> bool:
-        """Whether the memory looks for things among the cells of a grid."""
+        """Whether the recurrent state attends to the cells of a grid."""
         return self.core != "none" and self.queries > 0
 
     @property
@@ -259,7 +258,7 @@ class NetworkConfig:
         )
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
-        """A new network with `policy`, `value` and `policy_and_value`, or with a memory."""
+        """Build a new network with `policy`, `value` and `policy_and_value`, or with a memory."""
         common: dict[str, Any] = dict(
             actor_sizes=self.hidden_sizes,
             critic_sizes=self.critic_sizes,
@@ -360,14 +359,14 @@ class JointNetwork:
     hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
     """Gives the torso of each agent hidden layers of these widths."""
     attention_heads: int = parameter(4, low=1, high=LARGEST_INDEX)
-    """Lets an agent attend to the others by this many heads, which divide the width of the last hidden layer."""
+    """Lets an agent attend to the others with this many heads, which divide the width of the last hidden layer."""
     activation: str = "tanh"
     """Applies this activation, by its name, after each hidden layer."""
     distribution: Distribution = "auto"
-    """Chooses the policy's distribution; auto takes what fits the action space: categorical, or normal for a Box."""
+    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
 
     def build(self, spec: EnvSpec, key: Array) -> JointActorCritic:
-        """A new network."""
+        """Build a new network."""
         return JointActorCritic(
             spec,
             sizes=self.hidden_sizes,
@@ -399,11 +398,11 @@ class NetworkClass:
 
     network_class: Any = settings.hidden()  # or its module:Name
     distribution: Distribution = "auto"
-    """Says how the environment is given the actions that the network's policy samples; auto takes what fits the
+    """Says in which form the network's policy samples actions for the environment; auto uses what fits the
     action space: categorical, or normal for a Box."""
 
     def imported(self) -> Any:
-        """The class.
+        """Return the class.
 
         Raises:
           ShoalError: it cannot be imported.
@@ -426,11 +425,11 @@ class NetworkClass:
         return bool(getattr(self.imported(), "previous_reward", True))
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
-        """A new network of the class."""
+        """Build a new network of the class."""
         return self.imported()(spec, key=key)
 
 
-# Names by which Shoal's own networks are chosen, beside their structs.
+# Names by which Shoal's own networks are chosen, besides their structs.
 OWN = {
     "shoal.nets.actor_critic:ActorCritic": NetworkConfig,
     "shoal.nets.joint:JointActorCritic": JointNetwork,
@@ -438,10 +437,10 @@ OWN = {
 
 
 def choose(network: Any) -> Any:
-    """The settings of a network, by its name, its class, or given themselves.
+    """Return the settings of a network, given by its name or its class, or themselves.
 
     Raises:
-      ShoalError: it cannot be imported, or is a dataclass that is no struct.
+      ShoalError: it cannot be imported, or is a dataclass that is not a struct.
     """
     value = imported(network) if isinstance(network, str) and network not in OWN else network
     name = import_name(value) if isinstance(value, type) else value
@@ -451,7 +450,7 @@ def choose(network: Any) -> Any:
 
 
 def name_of(network: Any) -> Any:
-    """The name by which `choose` finds a network's settings again; of a class that was given itself, the class."""
+    """Return the name by which `choose` finds a network's settings again; for a class given itself, the class."""
     if isinstance(network, NetworkClass):
         return network.network_class
     return next((name for name, x in OWN.items() if x is type(network)), import_name(type(network)))
@@ -473,12 +472,12 @@ def shows(network: NetworkSettings, name: str) -> bool:
 
 
 def widest_layer(network: NetworkSettings) -> int:
-    """The width of the widest hidden layer, where it is known, else 1."""
+    """Return the width of the widest hidden layer, where it is known, else 1."""
     return max(network.hidden_sizes, default=1) if isinstance(network, NetworkConfig) else 1
 
 
 def distribution_of(network: NetworkSettings) -> str:
-    """The kind of distribution that a network's policy gives, "auto" included."""
+    """Return the kind of distribution that a network's policy gives, "auto" included."""
     return getattr(network, "distribution", "auto")
 
 
@@ -496,7 +495,7 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
     """Require that a network can be the network of an algorithm; of Shoal's own, only the encoder could be wrong.
 
     Raises:
-      ShoalError: what is wrong with it.
+      ShoalError: it cannot; the sentence says why.
     """
     if isinstance(network, NetworkConfig):
         encoders = [("encoder", spec.of_actor, network.encoder)]

@@ -1,4 +1,4 @@
-"""An encoder of sets: rows of which the order means nothing, and their number may vary, become one vector."""
+"""An encoder of sets: one vector from rows in any order and of varying number."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ class SetTorso(nnx.Module):
         self.num_features = (4 if heads else 2) * sizes[-1]
 
     def __call__(self, rows: Array, counts: Array | None = None) -> Array:
-        """Rows [..., K, F] and which of them count [..., K] (None for all) -> [..., num_features]."""
+        """Map rows [..., K, F] and which of them count [..., K] (None for all) to [..., num_features]."""
         counts = jnp.ones(rows.shape[:-1], bool) if counts is None else counts
         features = self.mlp(jnp.where(counts[..., None], rows, 0.0))
         for attention in self.attention:

@@ -29,20 +29,20 @@ class TorsoSettings(Protocol):
     """A struct whose fields are the settings of a torso."""
 
     def build(self, space: Space, key: Array) -> PyTree:
-        """A new torso for observations of a space."""
+        """Build a new torso for observations of a space."""
         ...
 
 
 @struct.struct
 class Kind:
-    """One of Shoal's own torsos, whose settings are the network's (`EncoderLayers`); "" stands for another's torso."""
+    """One of Shoal's own torsos, with the network's settings (`EncoderLayers`); "" is the actor's torso."""
 
     name: str = settings.hidden()
 
     def build(
         self, space: Space, key: Array, layers: EncoderLayers = DEFAULT_LAYERS, **style: Any
     ) -> Encoder:
-        """A new encoder."""
+        """Build a new encoder."""
         return Encoder(space, self.name, layers, key=key, **style)
 
 
@@ -53,7 +53,7 @@ class TorsoClass:
     torso_class: Any = settings.hidden()  # or its module:Name
 
     def build(self, space: Space, key: Array) -> PyTree:
-        """A new torso of the class."""
+        """Build a new torso of the class."""
         return imported(self.torso_class)(space, key=key)
 
 
@@ -102,7 +102,7 @@ class TorsoRow(Chain):
 
 
 def imported(value: Any) -> Any:
-    """The class of a `module:Name`; a class as it is."""
+    """Return the class of a `module:Name`; a class as it is."""
     return import_object(value) if isinstance(value, str) else value
 
 
@@ -128,14 +128,14 @@ def struct_or_class(setting: str, given: Any, holder: Callable[[Any], Any], noun
         value = value() if isinstance(value, type) else value
     if not struct.is_struct(value) or not hasattr(value, "build"):
         raise ShoalError(
-            f"{setting}={import_name(type(value))!r} is a dataclass, but no settings of a {noun}: decorate it with "
+            f"{setting}={import_name(type(value))!r} is a dataclass, but not a {noun}'s settings: decorate it with "
             f"shoal.config.struct.struct, and give it a method build({arguments})."
         )
     return value
 
 
 def choose(encoder: Any, setting: str = "encoder") -> Any:
-    """The settings of one or several torsos: names, classes, or given themselves; several with commas, or as a list.
+    """Return the settings of torsos, given by names or classes, or themselves; several with commas, or as a list.
 
     Raises:
       ShoalError: a name is unknown, or cannot be imported.
@@ -165,18 +165,18 @@ def _one(given: Any, setting: str) -> Any:
 
 
 def torsos_of(encoder: Any) -> list[Any]:
-    """The settings of each torso of a row."""
+    """Return the settings of each torso of a row."""
     encoder = choose(encoder)
     return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, Row) else [encoder]
 
 
 def kinds_of(encoder: Any) -> set[str]:
-    """The names of those of Shoal's own torsos that are among some."""
+    """Return the names of Shoal's own torsos among those of a row."""
     return {torso.name for torso in torsos_of(encoder) if isinstance(torso, Kind)}
 
 
 def name_of(encoder: Any) -> Any:
-    """The name by which `choose` finds torsos again; of one class that was given itself, the class."""
+    """Return the name by which `choose` finds torsos again; for one class given itself, the class."""
     encoder = choose(encoder) if isinstance(encoder, str | list | tuple) else encoder
     if isinstance(encoder, Row):
         names = [name_of(torso) for torso in torsos_of(encoder)]
@@ -209,7 +209,7 @@ def build(
 
 
 def layers_of(torsos: list[Any], layers: EncoderLayers) -> list[EncoderLayers]:
-    """The layers of each torso of a row: where "mlp" is among several, `features` are its widths and no other's."""
+    """Return the layers of each torso of a row: where "mlp" is among several, `features` are its widths only."""
     if len(torsos) == 1 or not any(isinstance(x, Kind) and x.name == "mlp" for x in torsos):
         return [layers] * len(torsos)
     others = layers._replace(features=None)

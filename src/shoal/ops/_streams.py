@@ -32,7 +32,7 @@ class Step(NamedTuple):
     discount_t: Array
     lambda_t: Array  # 0 where the recursion ends
     is_transition: Array  # whether the weight is not 0
-    bootstraps: Array  # whether the value of where it led is read: it counts, and nothing terminated there
+    bootstraps: Array  # whether the next value is read: the weight is not 0, and nothing terminated there
     continues: Array  # whether the next transition belongs to the same episode and exists
 
 

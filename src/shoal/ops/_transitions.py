@@ -19,7 +19,7 @@ class Transition(NamedTuple):
     r_t: Array
     discount_t: Array
     is_transition: Array  # whether the weight is not 0
-    bootstraps: Array  # whether what follows is read: it counts, and nothing terminated there
+    bootstraps: Array  # whether the next value is read: the weight is not 0, and nothing terminated there
 
 
 def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Array) -> Transition:

@@ -3,7 +3,7 @@
 The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`: single transitions with batch axes
 [...] first, actions next and atoms or quantiles last. Every function returns losses [...], unreduced and to be
 minimised. An action that is none of 0..A-1 has the loss NaN, unless its transition has weight 0. Atoms are in
-ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of what follows may
+ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of the target may
 differ in number and place. Logits and quantiles of actions are [..., A, n]; `fractions`, of which each quantile is one,
 are in (0, 1), [n] or [..., n]; `delta` is that of the Huber loss, a number of 0 or more. An action that is illegal
 gets -1e9 in `selector_t`.
@@ -111,7 +111,7 @@ def categorical_td_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of a categorical state value: its cross-entropy with what follows, moved and projected.
+    """The loss of a categorical state value: its cross-entropy with the projected target distribution.
 
         -Σ_i p'_i log softmax(logits_{t-1})_i,   p' the projection of softmax(logits_t) at r_t + γ_t z
 
@@ -136,7 +136,7 @@ def categorical_q_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of categorical Q-learning (C51): as `categorical_td_learning`, of the action of the highest mean.
+    """The loss of categorical Q-learning (C51): as `categorical_td_learning`, with the action of the highest mean.
 
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
     """
@@ -158,7 +158,7 @@ def categorical_double_q_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """The loss of categorical double Q-learning: the next action is the one of the highest `selector_t`.
+    """The loss of categorical double Q-learning: the next action has the highest `selector_t`.
 
     Source: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
@@ -200,7 +200,7 @@ def quantile_regression(
     With δ = 0 its minimum is at the quantiles of the samples; the division makes that the limit of small δ.
 
     Args:
-      quantiles: θ, what is learned, [..., n].
+      quantiles: θ, the prediction, [..., n].
       fractions: τ, of which each is the quantile, in (0, 1), [n] or [..., n].
       samples: x, of the distribution that is aimed at, [..., m].
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", eq. 10; the
@@ -290,7 +290,7 @@ def _categorical_q_learning(
     discount_t: Array,
     atoms_t: Array,
     logits_t: Array,
-    selector_t: Array | None,  # None: the means of what follows
+    selector_t: Array | None,  # None: the means of the next distribution
     w_tm1: Array | None,
     stop: bool,
 ) -> Array:
@@ -320,7 +320,7 @@ def _quantile_q_learning(
     r_t: Array,
     discount_t: Array,
     quantiles_t: Array,
-    selector_t: Array | None,  # None: the means of what follows
+    selector_t: Array | None,  # None: the means of the next distribution
     w_tm1: Array | None,
     delta: Array | float,
     stop: bool,

@@ -1,4 +1,4 @@
-"""Returns of a target policy π from what a behaviour policy μ did.
+"""Returns of a target policy π from the actions of a behaviour policy μ.
 
 The rules at the ends of episodes, for gradients and for dtypes are those of `shoal.ops.returns`. All but
 `importance_corrected_td_errors` are one recursion, given here for the target of `q(o_{t-1}, a_{t-1})`:

@@ -50,7 +50,7 @@ def double_q_learning(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """TD errors of double Q-learning: one network chooses the next action, another says what it is worth.
+    """TD errors of double Q-learning: one network chooses the next action, another evaluates it.
 
         δ_t = r_t + γ_t q_t(argmax_a selector_t(a)) - q_{t-1}(a_{t-1})
 

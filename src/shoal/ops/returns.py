@@ -114,7 +114,7 @@ def discounted_returns(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """Discounted returns: all rewards to the end of the episode, or to its cut and then the value there.
+    """Discounted returns: all rewards to the end of the episode, or to its truncation and then the value there.
 
         G_{t-1} = r_t + γ_t G_t,   G_t = v_t where the episode was cut at t or t = T
 
@@ -141,7 +141,7 @@ def n_step_returns(
     n: int,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """n-step bootstrapped returns: at most n rewards, then the value of where they led.
+    """n-step bootstrapped returns: at most n rewards, then the value of the state reached.
 
         G^1_{t-1} = r_t + γ_t v_t
         G^k_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G^{k-1}_t),   G^{k-1}_t = v_t where the episode was cut
@@ -161,7 +161,7 @@ def n_step_returns(
     n = min(n, max(len(v_t), 1))
 
     def step(now: Step, following: Array, v_t: Array) -> tuple[Array, Array]:
-        """The returns G^1 to G^n of a step, of which each but the first takes in one of the next step."""
+        """Compute the returns G^1 to G^n of a step; each but the first continues one of the next step."""
         fixed, decay = lambda_terms(now, v_t)
         one_step = now.r_t + now.discount_t * masked(now.bootstraps, v_t)
         returns = jnp.append(one_step, fixed + decay * following[:-1])

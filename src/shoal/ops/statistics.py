@@ -209,9 +209,9 @@ def standard_deviation(
     """The standard deviation of each leaf within bounds, `clip(sqrt(variance), minimum, maximum)`.
 
     Args:
-      minimum: what it is at least; keeps a feature that never changes from being blown up.
-      maximum: what it is at most; keeps a feature with rare outliers from being flattened.
-      warm_up: before so many samples it is 1.
+      minimum: the lower bound; keeps a feature that never changes from being magnified.
+      maximum: the upper bound; keeps a feature with rare outliers from being flattened.
+      warm_up: before this many samples it is 1.
     Returns:
       a pytree of the example's structure; 1 for leaves that are not followed.
     """
@@ -238,7 +238,7 @@ def normalise(
     Args:
       x: a pytree as the example was, with any leading axes. Leaves that are not followed (integers and
         booleans among them) are returned as they are.
-      warm_up: before so many samples have been counted, x is clipped and nothing else.
+      warm_up: before this many samples have been counted, x is clipped and nothing else.
     Returns:
       a pytree as x is; float32 where it was normalised.
     Raises:
@@ -261,7 +261,7 @@ def denormalise(
     maximum_deviation: float = math.inf,
     warm_up: float = 0.0,
 ) -> PyTree:
-    """The inverse of `normalise` with the same arguments, for what it did not clip: `x deviation + mean`.
+    """The inverse of `normalise` with the same arguments, where it did not clip: `x deviation + mean`.
 
     Exact but for rounding: within some units in the last place of the larger of mean and result.
     """

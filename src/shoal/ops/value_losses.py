@@ -8,7 +8,7 @@ reward are about the transition from observation t-1 to observation t. Batch axe
 everywhere (none at all for one transition, [T] or [T, B] for a stream, [B] for a minibatch), axes of actions
 and atoms last.
 
-    discount_t = 0      where the episode terminated at t: what follows is not read
+    discount_t = 0      where the episode terminated at t: the next value is not read
     discount_t = γ      elsewhere, at a truncation too: it is then the final observation's
     w_tm1      = 0      where there is no transition: it leads out of a finished episode, or its agent is dead
 

@@ -31,10 +31,10 @@ from shoal.show.reports import Reporter
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
 # Leaves of the config that change while the run trains are saved all the same (`ProgramSettings.changing`).
 NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation_environment")
-EVALUATED = "evaluated/"  # what the names of the leaves of `Run.evaluated` begin with
+EVALUATED = "evaluated/"  # the prefix of the names of the leaves of `Run.evaluated`
 FIRST_PAUSE = 2.0  # seconds before the first is written, which would delay the first updates and their row
-REST = 30  # the pause between two checkpoints is so many times what the last write took, at least
-ENDS = "the run ends there, and "  # said of a fault, before what a checkpoint is from
+REST = 30  # the pause between two checkpoints is at least this many times the duration of the last write
+ENDS = "the run ends there, and "  # in a sentence about a fault, before that about a checkpoint
 ACTIVITIES = {
     "training": signals.Phase.TRAINING,
     "evaluating": signals.Phase.EVALUATING,
@@ -54,13 +54,13 @@ def saved_leaves(population: Run) -> dict[str, Any]:
 
 
 def _current(evaluated: str) -> str:
-    """Return the leaf of a Run that has now what a leaf of `Run.evaluated` had at the last evaluation."""
+    """Return the leaf of a Run whose value at the last evaluation a leaf of `Run.evaluated` holds."""
     name = evaluated.removeprefix(EVALUATED)
     return name if name == "updates" else f"learner/{name}"
 
 
 def copy_to_host(population: Run) -> dict[str, Any]:
-    """Copy the leaves that a checkpoint holds, so that training may go on in their buffers."""
+    """Copy the leaves that a checkpoint holds, so that training may continue in their buffers."""
     leaves = saved_leaves(population)
     return {
         name: copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
@@ -123,7 +123,7 @@ def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member:
 
 
 def frozen(population: Run, members: Sequence[int]) -> Run:
-    """Put members back to what they had learned at their last evaluation; their best policies and their faults stay.
+    """Reset what members learned to their last evaluation; their best policies and their faults are kept.
 
     The rest of them, such as the states of their environments, is of no further use: NaN in it becomes 0, so that no
     checkpoint holds any.
@@ -144,7 +144,7 @@ def frozen(population: Run, members: Sequence[int]) -> Run:
 
 
 def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[int]]:
-    """Return what a checkpoint says of a run: its steps, the best scores with their updates, and the failed members."""
+    """Return the results of a run so far: its steps, the best scores with their updates, and the failed members."""
     best = {name: leaves[f"best/{name}"] for name in ("score", "updates")}
     return steps, best, failed_members(leaves["fault"])
 
@@ -182,10 +182,10 @@ class RunSupervisor(hooks.Supervisor):
         self._first_time = self._next_time  # when that is written
         self.begins("saving")
 
-    # ---- what the trainer calls
+    # ---- called by the trainer
 
     def begins(self, activity: str) -> None:
-        """Note what is done from now on: "training", "evaluating" or "saving"."""
+        """Note the phase that begins: "training", "evaluating" or "saving"."""
         self.stop.phase(ACTIVITIES[activity] if self.run.checkpoints else signals.Phase.UNSAVED)
 
     def next_stop(self, updates: int) -> int | None:
@@ -241,7 +241,7 @@ class RunSupervisor(hooks.Supervisor):
             self._submit(steps, *copied)
 
     def handle_faults(self, population: Run, history: History, members: Sequence[int]) -> Run:
-        """End the run, or put members back to their last evaluation, where they stay.
+        """End the run, or reset members to their last evaluation and freeze them.
 
         Raises:
           ShoalError: with `on_nan="stop"`; names the member, the update, the environment, and the first quantity.
@@ -251,7 +251,7 @@ class RunSupervisor(hooks.Supervisor):
         if stops := self.run.on_nan == "stop":
             updates = dict([next(iter(updates.items()))])
         found, ending = self._located(population, updates, stops)
-        goes_on = "the others go on" if (faults == NOWHERE).any() else "no other goes on"
+        goes_on = "the others continue" if (faults == NOWHERE).any() else "no other continues"
         for k, update in updates.items():
             cause = found.get(k, _Fault("a number"))
             when = f"update {update} ({update * self.run.steps_per_update:,} environment steps)"
@@ -265,7 +265,7 @@ class RunSupervisor(hooks.Supervisor):
             )
         return frozen(population, members)
 
-    # ---- what the end of a run calls
+    # ---- called at the end of a run
 
     def finish(self, population: Run, history: History) -> None:
         """Write what waits, and the checkpoint of the end.
@@ -300,13 +300,13 @@ class RunSupervisor(hooks.Supervisor):
     def _located(
         self, population: Run, updates: Mapping[int, int], stops: bool
     ) -> tuple[dict[int, _Fault], str]:
-        """Make updates at fault again from the last checkpoint before, to say what was not finite, and where.
+        """Make updates at fault again from the last checkpoint before, to name the quantity that was not finite.
 
-        Not where members of several settings go on without those at fault, some of which are expected to fail: that
+        Not where members of several settings continue without those at fault, as some are expected to fail: that
         would train all of them again; nor where settings change meanwhile.
 
         Returns:
-          what is known of the faults of members; and what is said of a run that ends there.
+          the known faults of members; and the end of the sentence about a run that ends there.
         """
         if self._writer is None:
             return {}, "with checkpoints the message says which one."
@@ -315,7 +315,7 @@ class RunSupervisor(hooks.Supervisor):
         leaves = self._leaves_before(min(updates.values()))
         if leaves is None:
             return {}, f"{ENDS}no checkpoint is from before."
-        ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze goes on without the seed)."
+        ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze continues without the seed)."
         is_expected = not stops and bool(self.members[0].label)
         if is_expected or self._compiled_run.settings.changing:
             return {}, ending
@@ -386,7 +386,7 @@ class RunSupervisor(hooks.Supervisor):
         )
 
     def _after_writing(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
-        """Delete checkpoints that are not kept, and show what the run has reached; called in the writer's thread."""
+        """Delete checkpoints that are not kept, and show the results so far; called in the writer's thread."""
         self._delete_old()
         is_within = 0 < steps < self.run.total_updates * self.run.steps_per_update
         if is_within and steps == self._last_steps:
@@ -408,7 +408,7 @@ class RunSupervisor(hooks.Supervisor):
         while self._writer is not None and (failure := self._writer.take_failure()):
             if self.run.on_disk_error == "stop":
                 raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")
-            self.reporter.progress.note(f"{failure} Training goes on.")
+            self.reporter.progress.note(f"{failure} Training continues.")
 
     def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
         self.begins("saving")

@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,9 +45,9 @@ class EvaluationPrograms(NamedTuple):
 class Costs(NamedTuple):
     """Size and arithmetic of one member's network; FLOPs are those of matrix products and convolutions."""
 
-    parameters: int  # of the learned network, or of the policy where the algorithm names none
-    update_flops: float  # of an update: its rollout and all its gradient steps
-    act_flops: float  # of acting once in one environment
+    parameters: int  # their number in the learned network, or in the policy where none is named
+    update_flops: float  # per update: its rollout and all its gradient steps
+    act_flops: float  # per action in one environment
 
 
 class CompiledRun(NamedTuple):
@@ -55,11 +56,11 @@ class CompiledRun(NamedTuple):
     population: Run  # every leaf with a leading member axis
     train: Callable  # (population, number of updates, whether an interval begins) -> (population, metrics)
     evaluation: EvaluationPrograms
-    shapes: Run  # of the population
+    shapes: Run  # the population's shapes
     settings: ProgramSettings
     layout: populations.Layout
     costs: Costs
-    seconds: float  # of compiling
+    seconds: float  # the duration of compiling
 
 
 class TrainedPopulation(NamedTuple):
@@ -68,9 +69,9 @@ class TrainedPopulation(NamedTuple):
     population: Run  # every leaf with a leading member axis
     evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
     seconds: Seconds
-    absolute: Numbers  # of the best policies, evaluated again; empty before `with_absolute_metric`
+    absolute: Numbers  # the best policies' metrics, evaluated again; empty before `with_absolute_metric`
     costs: Costs
-    updates: int  # that were made
+    updates: int  # the number of updates made
     stopped: str = ""  # why training ended before its budget was spent
 
     @property
@@ -131,8 +132,9 @@ def compile_run(
       evaluation_environments: those that the members are evaluated in, in the form of `environments`; () for their own.
     """
     start_time = time.perf_counter()
-    arguments = (keys, environments, configs, jnp.full(len(keys), total_updates, jnp.int32))
-    start_program = populations.start_program(start_training, settings, layout)
+    updates = np.full(len(keys), total_updates, np.int32)
+    arguments = (keys, environments, configs, updates)
+    start_program = _start_program(settings, layout)
     train_program = populations.run_program(train, settings, layout)
     shapes = populations.population_shapes(start_program, arguments, settings, layout)
     elsewhere = populations.placed_by_members(jax.eval_shape(lambda: evaluation_environments), layout)
@@ -140,7 +142,7 @@ def compile_run(
     check(shapes)
     options = layout.compiler_options
     with ThreadPoolExecutor() as pool:  # the longest first
-        traced = train_program.trace(shapes, jnp.int32(1), jnp.bool_(True))
+        traced = train_program.trace(shapes, np.int32(1), np.bool_(True))
         compiled_train = pool.submit(traced.lower().compile, options)
         subject = Subject(best=False, episodes=settings.eval_episodes)
         compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
@@ -150,7 +152,9 @@ def compile_run(
             placed = _place(evaluation_environments, shapes.evaluation_environment)
             population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
-            population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
+            population = restore(
+                _with_arguments(shapes, environments, configs, updates, evaluation_environments)
+            )
         costs = _costs(shapes, program_flops(traced.jaxpr) * layout.devices / len(keys))
         programs = compiled_train.result(), compiled_evaluation.result()
     seconds = time.perf_counter() - start_time
@@ -178,15 +182,15 @@ def memory_of_training(
     settings: ProgramSettings,
     layout: populations.Layout,
 ) -> Any:
-    """Compile the program that trains a population, and return what the compiler says of its memory.
+    """Compile the program that trains a population, and return the compiler's report of its memory.
 
     Nothing is allocated; the arguments are those of `compile_run`.
     """
-    arguments = (keys, environments, configs, jnp.ones(len(keys), jnp.int32))
-    start_program = populations.start_program(start_training, settings, layout)
+    arguments = (keys, environments, configs, np.ones(len(keys), np.int32))
+    start_program = _start_program(settings, layout)
     shapes = populations.population_shapes(start_program, arguments, settings, layout)
     program = populations.run_program(train, settings, layout)
-    compiled = program.lower(shapes, jnp.int32(1), jnp.bool_(True)).compile(layout.compiler_options)
+    compiled = program.lower(shapes, np.int32(1), np.bool_(True)).compile(layout.compiler_options)
     return compiled.memory_analysis()
 
 
@@ -194,10 +198,10 @@ def _with_arguments(
     shapes: Run,
     environments: Environment,
     configs: Any,
-    total_updates: jax.Array,
+    total_updates: np.ndarray,
     evaluation_environments: Any,
 ) -> Run:
-    """Put what a run is made of into its shapes, as arrays in their places."""
+    """Put the arguments of a run into its shapes, as arrays in their places."""
     parts = {
         "environment": environments,
         "config": configs,
@@ -228,7 +232,7 @@ def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout
     advance_program = populations.run_program(advance, settings, layout, grouped=False)
     running = dataclasses.replace(shapes, evaluation=episodes)
     with ThreadPoolExecutor() as pool:
-        compiled_advance = pool.submit(advance_program.lower(running, jnp.int32(1)).compile, options)
+        compiled_advance = pool.submit(advance_program.lower(running, np.int32(1)).compile, options)
         compiled_begin = pool.submit(begin_program.lower(shapes).compile, options)
         return EvaluationPrograms(subject, compiled_begin.result(), compiled_advance.result())
 
@@ -283,6 +287,28 @@ def member_shapes(environment: Environment, config: Any, settings: ProgramSettin
     return jax.eval_shape(start_member, struct.as_arrays(environment), struct.as_arrays(config))
 
 
+def planned_shapes(
+    environment: Environment, config: Any, members: int, settings: ProgramSettings, layout: populations.Layout
+) -> Run:
+    """Return the shapes of one member of a population, as `member_shapes` does, from the trace that `compile_run` uses.
+
+    Nothing is allocated.
+    """
+
+    def stacked(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((members, *x.shape), x.dtype), tree)
+
+    keys, total = jax.eval_shape(lambda: (jax.random.key(0), jnp.int32(0)))
+    arguments = stacked((keys, struct.as_arrays(environment), struct.as_arrays(config), total))
+    shapes = populations.population_shapes(_start_program(settings, layout), arguments, settings, layout)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+
+
+@functools.lru_cache(maxsize=1)
+def _start_program(settings: ProgramSettings, layout: populations.Layout) -> Any:
+    return populations.start_program(start_training, settings, layout)
+
+
 def member_keys(members: Members) -> jax.Array:
     """Make one key per member, which depends on nothing but its seed."""
     return jax.vmap(jax.random.key)(jnp.asarray(np.array([member.seed for member in members], np.uint32)))
@@ -330,7 +356,7 @@ def train_population(
       supervisor: acts between two pieces of training; None for nobody.
       halving: when members stop early; None for never.
       members: of the population, where some stop early.
-      change: is given the population after each evaluation but the last, and returns the one to go on with; before
+      change: is given the population after each evaluation but the last, and returns the one to continue with; before
         the first update it is called in any case.
     """
     history = History() if history is None else history
@@ -393,8 +419,8 @@ def _train_piece(
 ) -> Run:
     """Make some updates, and wait for them."""
     start_time = time.perf_counter()
-    begins_interval = jnp.bool_(history.logged == history.updates)
-    population = train_program(population, jnp.int32(size), begins_interval)
+    begins_interval = np.bool_(history.logged == history.updates)
+    population = train_program(population, np.int32(size), begins_interval)
     jax.block_until_ready(population)
     seconds = time.perf_counter() - start_time
     pacer.measure(size, seconds)
@@ -432,7 +458,7 @@ def _evaluate_in_pieces(
     while True:
         size = pacer.size(population.settings.eval_max_steps)
         piece_time = time.perf_counter()
-        population, (metrics, is_done) = programs.advance(population, jnp.int32(size))
+        population, (metrics, is_done) = programs.advance(population, np.int32(size))
         is_done = bool(np.all(jax.device_get(is_done)))
         pacer.measure(size, time.perf_counter() - piece_time)
         if is_done or supervisor.wants_to_stop():
@@ -463,7 +489,7 @@ def _note_faults(population: Run, history: History, supervisor: Supervisor) -> N
 
 
 def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[EvaluationPrograms]:
-    """Begin to compile the evaluation of the best policies, in a thread that gives way to the training.
+    """Begin to compile the evaluation of the best policies, in a thread of lower priority than the training.
 
     Args:
       compiled_run: the programs that train the population.

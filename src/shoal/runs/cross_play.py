@@ -1,4 +1,4 @@
-"""Cross play: the policies of one run in some roles of a world against those of another in the other roles.
+"""Cross play: the policies of one run in some roles of a world against those of another run in the others.
 
 What roles that were trained together reach says little, since a return is as good as the other role is bad. A matrix of
 each seed against each other seed, or one opponent for all, is a score.
@@ -39,9 +39,9 @@ class _Given(NamedTuple):
     """One side as the caller named it."""
 
     name: str
-    seeds: list[int | str]  # of the run's policies, or numbers
+    seeds: list[int | str]  # the seeds of the run's policies, or numbers
     players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
-    which: str = ""  # of the run's policies
+    which: str = ""  # "best" or "last", for a run
     run: RunDirectory | None = None
     failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end
 
@@ -147,8 +147,8 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
         return _Given(import_name(value), [0], [ScriptedPlayer(value)])
     if not isinstance(value, str | Path):
         raise ShoalError(
-            f"{argument}={arguments.short_repr(value)} is no run, policy, 'random' or function (observation, key) -> "
-            "action."
+            f"{argument}={arguments.short_repr(value)} is not a run, policy, 'random' or function (observation, key) "
+            "-> action."
         )
     directory = RunDirectory.open(arguments.path(argument, value))
     experiment = experiment_of(directory, parameters)
@@ -202,7 +202,7 @@ def _agents_of(world: Environment, role: int) -> tuple[int, ...]:
             f"cross play is between agents of several roles, and roles={roles} of the world are not."
         )
     if role not in roles:
-        raise ShoalError(f"role={role} is none of the world's: {', '.join(map(str, sorted(set(roles))))}.")
+        raise ShoalError(f"role={role} is not one of the world's: {', '.join(map(str, sorted(set(roles))))}.")
     return tuple(agent for agent, other in enumerate(roles) if other == role)
 
 

@@ -9,7 +9,7 @@ from shoal.config import settings
 from shoal.envs import registry
 from shoal.runs.plan import Experiment, defaults, json_value
 
-# Where and for how long a run trains, and what its other files say.
+# Where and for how long a run trains, and the contents of its other files.
 LEFT_OUT = {
     *(
         "run_dir",
@@ -30,7 +30,7 @@ LONGEST = 60  # letters of a description
 
 
 def differences(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings of a run, and the parameters of its environment, that are not those of the preset, or of the
+    """Return a run's settings, and its environment's parameters, that differ from those of the preset, or of the
     classes where there is none; as JSON's values. Empty for a population of several settings.
     """
     if experiment.variants:
@@ -54,16 +54,14 @@ def differences(experiment: Experiment) -> dict[str, Any]:
         if setting not in LEFT_OUT and json_value(value) != json_value(expected.get(setting))
     }
     usual: dict[str, Any] = {}
-    with contextlib.suppress(ShoalError):  # of an environment that was given itself there are no defaults
+    with contextlib.suppress(ShoalError):  # an environment that was given itself has no defaults
         usual = {parameter: x.default for parameter, x in registry.parameters_of(name).items()}
     numbers = {parameter: x for parameter, x in given.items() if isinstance(x, bool | int | float | str)}
     return found | {parameter: x for parameter, x in numbers.items() if usual.get(parameter) != x}
 
 
 def directory_words(experiment: Experiment) -> str:
-    """Return what a directory's name says of a run: its algorithm, and its name or as many differences as fit, such as
-    `ppo-lr1e-4-gamma0.9`.
-    """
+    """Return a run's words for a directory's name, as `ppo-lr1e-4-gamma0.9`: algorithm, then name or differences."""
     if experiment.run.name:
         return f"{experiment.algorithm}-{experiment.run.name}"
     words = [experiment.algorithm]

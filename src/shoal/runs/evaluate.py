@@ -136,8 +136,8 @@ def evaluate_run(
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
       memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
       consecutive: as in `evaluate`; None does as the run's evaluations did. `max_steps` is that of each.
-      episodes_file: an .npz file for what each episode came to: the arrays of `evaluate`'s `episodes` with a first axis
-        of the policies, and `members`, their names; empty for none.
+      episodes_file: an .npz file for the results of each episode: the arrays of `evaluate`'s `episodes` with a first
+        axis of the policies, and `members`, their names; empty for none.
       plot: a PNG of the results of a trial's episodes by their index, and for policies with memory also the results
         if it is cleared with every episode; empty for none.
       render: a file for a film of the first episodes of the best of these policies, one that was trained to the end
@@ -390,7 +390,7 @@ def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: An
 
 
 def _check_episode_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
-    """Raise ShoalError unless so many episodes can be played at once."""
+    """Raise ShoalError unless memory suffices to play the episodes at once."""
     bytes_each = memory_limits.episode_bytes(environment, policy.config)
     memory_limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
 

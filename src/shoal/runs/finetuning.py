@@ -1,4 +1,4 @@
-"""Start of a population from the parameters that another run has learned."""
+"""Start of a population from another run's parameters."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
 
 
 def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Run:
-    """Start each member from what a member of another run has learned.
+    """Start each member from the learner of a member of another run.
 
     The member of the k-th of `seeds` seeds starts from the k-th member of the other run; where that has fewer, its
     members are used again from the first on. The best policy so far becomes the inherited one. The leaves must have

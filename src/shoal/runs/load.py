@@ -76,11 +76,11 @@ class StoredPolicies(NamedTuple):
     directory: RunDirectory
     leaves: Mapping[str, Any]  # by name, each with a leading member axis
     members: Members
-    scores: Sequence[Any]  # of each member; empty where they are unknown
+    scores: Sequence[Any]  # the score of each member; empty where they are unknown
     failed: Sequence[int]  # the places of members that were not trained to the end
     checkpoint: int | None  # its steps; None for the best or the last policies of a finished run
     which: str = ""  # "best" or "last"; empty for the current policies of a checkpoint that was named
-    prefix: str = policy_files.POLICY  # of the leaves' names: policies, or learners that have them
+    prefix: str = policy_files.POLICY  # the leaves' prefix: policies, or learners with policies
 
     @property
     def title(self) -> str:
@@ -129,7 +129,7 @@ def read_policies(
 def checkpoint_instead(directory: RunDirectory, which: str) -> int | None:
     """Return the newest sound checkpoint of a run that has not finished, and say that it is used; else None."""
     has_finished = directory.policy_path(which).is_file() or (directory.path / SUMMARY).is_file()
-    is_longer = (directory.path / PROGRESS).is_file()  # beside what the run had written when it had finished
+    is_longer = (directory.path / PROGRESS).is_file()  # next to the files of its earlier end
     if has_finished and not is_longer:
         return None
     steps = Checkpoints(directory.path).newest_sound()
@@ -292,7 +292,7 @@ def environment_for(
 
 
 def check_which(which: str) -> str:
-    """Raises ShoalError unless `which` names a saved policy."""
+    """Require that `which` names a saved policy."""
     if not isinstance(which, str) or which not in ("best", "last"):
         raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
     return which

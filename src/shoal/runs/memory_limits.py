@@ -1,4 +1,4 @@
-"""Limits of memory: a lower bound of what a run needs, compared with what its process may use.
+"""Limits of memory: a lower bound of a run's need, compared with the memory that its process may use.
 
 The bound is computed from shapes alone, so that a size that no machine can hold is refused at once and
 nothing is allocated. It leaves out everything that a compiler might save (gradients, activations, shuffled
@@ -284,7 +284,7 @@ def _algorithm_inputs(timestep: TimeStep) -> PyTree:
 
 
 def _sizes_of(config: Any) -> dict[str, Any]:
-    """The fields of a config that are whole numbers greater than 1, or tuples of such."""
+    """Return the fields of a config that are whole numbers greater than 1, or tuples of these."""
     values = settings.flat(config) if dataclasses.is_dataclass(config) else {}
     return {name: value for name, value in values.items() if _largest(value) > 1}
 

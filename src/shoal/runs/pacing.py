@@ -1,4 +1,4 @@
-"""The size of pieces of long work, by measured speed, so that the host is never away long."""
+"""The size of pieces of long work, by measured speed, so that the host regains control soon."""
 
 TARGET_SECONDS = (
     4.0  # duration of a piece; a whole population is copied for each, so that shorter ones cost more
@@ -17,6 +17,6 @@ class Pacer:
         return min(self._size, left)
 
     def measure(self, size: int, seconds: float) -> None:
-        """Take note of the duration of a piece."""
+        """Record the duration of a piece."""
         fitting = int(size * self._target_seconds / max(seconds, 1e-9))
         self._size = max(1, min(fitting, max(GROWTH * size, self._size)))

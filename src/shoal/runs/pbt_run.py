@@ -1,9 +1,9 @@
-"""Runs whose settings change while they train: exchanges between their members, schedules, and what they leave behind.
+"""Runs whose settings change while they train: exchanges between their members, schedules, and their files.
 
 Every change follows an evaluation and precedes the next update, so that a checkpoint is from before both or after
 both. The values stand in the config of the Run, whose leaves that change are a part of a checkpoint
 (`ProgramSettings.changing`), and each change writes a row per member into `metrics.jsonl`, which a checkpoint counts:
-so a run that is killed at any instant goes on with the same members.
+so a run that is killed at any instant resumes with the same members.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from shoal.show.reports import Reporter
 
 SCHEDULE = "schedule.json"
 LINEAGE = "lineage.png"
-CONFIG = "config/"  # what the names of a config's leaves in a Run begin with
+CONFIG = "config/"  # the prefix of the names of a config's leaves in a Run
 
 Change = Callable[[Run, History], Run]
 
@@ -103,7 +103,7 @@ def names_in_run(leaves: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def change_of(experiment: Experiment, compiled_run: CompiledRun, reporter: Reporter) -> Change | None:
-    """Make what changes the settings of a population after each evaluation; None if nothing does.
+    """Make the function that changes the settings of a population after each evaluation; None if none is needed.
 
     Args:
       experiment: with all settings resolved.
@@ -223,7 +223,7 @@ def line_of(history: History, member: int, updates: int) -> list[Ancestor]:
 
 
 def summarise_members(experiment: Experiment, trained: TrainedPopulation, history: History) -> dict[str, Any]:
-    """Return the entries of a summary that a run of exchanging members has beside the others.
+    """Return the entries of a summary that a run of exchanging members has in addition.
 
     The best member is chosen by the evaluations during training; its return is from new episodes, so that it does not
     flatter. `settings` are those that last trained the best policy, `final_settings` those of the last one.

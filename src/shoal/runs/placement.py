@@ -1,22 +1,27 @@
-"""Choose devices, groups of environments and what else depends on the machine, and check that memory suffices."""
+"""Choose devices, groups of environments and all else that depends on the machine, and check the memory."""
 
 import dataclasses
+from typing import Any
 
 import jax
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.engine.population import member_layout
-from shoal.engine.run import ProgramSettings
+from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.plan import Experiment
 from shoal.xla import machine
 
 
-def check_memory(experiment: Experiment, settings: ProgramSettings, layout: member_layout.Layout) -> None:
+def check_memory(
+    experiment: Experiment, settings: ProgramSettings, layout: member_layout.Layout, shapes: Run | None = None
+) -> None:
     """Require that the least memory of a run is not more than its process may use.
 
+    Args:
+      shapes: of one member, where they are known.
     Raises:
       ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
     """
@@ -29,14 +34,14 @@ def check_memory(experiment: Experiment, settings: ProgramSettings, layout: memb
         settings.pool_size or memory_limits.NO_POOL,
         run.absolute_episodes,
     )
-    memory_limits.check_run(
-        lambda config: compiled_trainer.member_shapes(
-            first.environment, experiments.resolve(config), settings
-        ),
-        first.config if first.unresolved_config is None else first.unresolved_config,
-        sizes,
-        layout,
-    )
+    config = first.config if first.unresolved_config is None else first.unresolved_config
+
+    def member(candidate: Any) -> Run:
+        if candidate is config and shapes is not None:
+            return shapes
+        return compiled_trainer.member_shapes(first.environment, experiments.resolve(candidate), settings)
+
+    memory_limits.check_run(member, config, sizes, layout)
 
 
 def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:

@@ -3,7 +3,7 @@
 Nothing here starts a device, since how many a process has is settled after the experiment is decided; but an
 environment of another package may do so when it is imported, so that the machine is prepared before.
 
-The order of precedence is: what the caller gives, then a config file (complete), or else the preset of the
+The order of precedence is: the caller's settings, then a config file (complete), or else the preset of the
 environment, then the defaults of the classes.
 """
 
@@ -70,15 +70,15 @@ class Experiment:
     # The origin of the settings that the caller did not give: "defaults", "preset" or "config file".
     settings_from: str = dataclasses.field(default="defaults", compare=False)
     started_from: str = ""
-    from_step: str = ""  # of the checkpoint of `started_from` that is used; empty for its last policies
+    from_step: str = ""  # the step of the checkpoint of `started_from`; empty for its last policies
     # The `run` and the `step` of the checkpoint of another run that this one resumes; empty for a run of its own.
     resumed_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
     unresolved_config: Any = (
-        None  # the algorithm's, before what it implies was filled in; None is `config` itself
+        None  # the algorithm's config before implied settings were filled in; None is `config` itself
     )
-    variants: tuple[Variant, ...] = ()  # of the members; empty where they differ in their seeds only
-    # Of the environment of evaluations, where they are not the environment's own.
+    variants: tuple[Variant, ...] = ()  # the members' settings; empty where only their seeds differ
+    # The parameters of the environment of evaluations that differ from the environment's.
     evaluation_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     halving: Halving | None = None  # when members stop early
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
@@ -144,7 +144,7 @@ class Experiment:
         return _shown(environment, self.run)
 
     def validate(self) -> None:
-        """Raises one sentence for the first setting that cannot work, before anything compiles."""
+        """Require that all settings can work, before anything compiles; the error names the first that cannot."""
         self.run.validate()
         require_contract(self.environment, self.environment_name)
         for experiment, name in zip(self.solo, self._labels, strict=True):
@@ -239,7 +239,7 @@ def decide(
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
-      variants: what differs between the members beside their seeds; None takes the config file's, or none.
+      variants: what differs between the members besides their seeds; None takes the config file's, or none.
       evaluation_parameters: of the environment of evaluations; None takes the config file's, or the environment's own.
       halving: when members stop early; None takes the config file's, or never.
       evolution: the settings that change while the run trains; None takes the config file's, or none where there are
@@ -309,7 +309,7 @@ def decide(
 def _origin_of_settings(
     environment: str, parameters: Mapping[str, Any], algorithm: str, use_preset: bool, config_file: Any
 ) -> str:
-    """Say where the settings are from that the caller did not give."""
+    """Say where the settings that the caller did not give come from."""
     if config_file:
         return "config file"
     has_preset = use_preset and preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
@@ -328,8 +328,8 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
         forms: list[Any] = [jax.tree.structure(x) for x in (environment, experiment.environment)]
         if forms[0] != forms[1]:
             raise ShoalError(
-                f"one of the parameters {', '.join(parameters)} of the environment is no number that is data, so that "
-                "it cannot differ between the members of one compiled program."
+                f"one of the parameters {', '.join(parameters)} of the environment is not a number that is data, so "
+                "that it cannot differ between the members of one compiled program."
             )
         return dataclasses.replace(
             experiment,
@@ -387,7 +387,7 @@ def _shown(environment: Environment, run: RunConfig) -> Environment:
 def _make_environment(
     environment: str | Environment | None, parameters: Mapping[str, Any], saved: Mapping[str, Any]
 ) -> tuple[Environment, Description]:
-    """The environment that is named, given itself, or a config file's, and its description.
+    """Return the environment that is named, given itself, or a config file's, with its description.
 
     Raises:
       ShoalError: it cannot be made, or a parameter is out of its bounds.
@@ -412,7 +412,7 @@ def defaults(
     use_preset: bool = True,
     choices: Mapping[str, Any] | None = None,
 ) -> tuple[str, RunConfig, Any]:
-    """The settings of a run for which nothing is overridden, as a command's help shows them.
+    """Return the settings of a run without overrides, as a command's help shows them.
 
     Args:
       environment: its name, for the preset.
@@ -421,7 +421,7 @@ def defaults(
       environment_parameters: as in `decide`; trials of several episodes have other presets than single ones.
       use_preset: as in `decide`.
       choices: settings that choose a part of the algorithm's config, such as its network, whose settings are then
-        others; what a preset or a file says of another part is left out. Other settings are not read.
+        others; a preset's or file's settings of another part are left out. Other settings are not read.
 
     Returns:
       the algorithm's name, the run's config, and the algorithm's.
@@ -478,7 +478,7 @@ def _with_choices(
 
 
 def resolve(config: Any) -> Any:
-    """Fill in what an algorithm's config implies, and what depends on the machine, if it has a method for it.
+    """Fill in settings that an algorithm's config implies, or that depend on the machine, if it has a method for it.
 
     Raises:
       ShoalError: a setting cannot work.
@@ -491,7 +491,7 @@ def resolve(config: Any) -> Any:
 
 
 def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings by name, parted into the run's and the algorithm's.
+    """Divide settings by name into the run's and the algorithm's.
 
     Numbers are made those of Python that the field declares: whole ones such as 1e5 or `numpy.int64(8)` are taken
     for an int.
@@ -540,7 +540,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
     if type(schema) is not int:
         raise ShoalError(
-            f"{what} has schema={schema!r:.100}, which is no whole number; {SCHEMA} would be right."
+            f"{what} has schema={schema!r:.100}, which is not a whole number; {SCHEMA} would be right."
         )
     if schema != SCHEMA:
         made_by = "a newer" if schema > SCHEMA else "an earlier"
@@ -548,8 +548,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
             f"{what} was made by {made_by} version of Shoal (schema={schema}, and this one reads {SCHEMA}); "
             "use the version that made it."
         )
-    for name in PARTS:
-        if not isinstance(saved[name], dict):
+    for name in (*PARTS, "eval_env"):
+        if not isinstance(saved.get(name, {}), dict):
             raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is not an object.")
     environment = saved["environment"]
     if not isinstance(environment["name"], str) or not isinstance(environment["parameters"], dict):
@@ -565,7 +565,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def _content_of(config_file: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return what a config file holds, or what was read of one; an empty mapping for None."""
+    """Return the content of a config file, or as it was read before; an empty mapping for None."""
     if isinstance(config_file, Mapping):
         return config_file
     return read_config(config_file) if config_file else {}
@@ -583,7 +583,7 @@ def _read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         saved = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # of the text's encoding, too
-        raise ShoalError(f"{what} is no TOML: {error}.") from None
+        raise ShoalError(f"{what} is not TOML: {error}.") from None
     for name in [name for name in catalogue.algorithms() if isinstance(saved.get(name), dict)]:
         saved = {"environment": "", "run": {}, "algorithm": {"name": name, **saved.pop(name)}} | saved
     return saved
@@ -596,7 +596,7 @@ def saved_evaluation_parameters(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cast_to_declared(value: Any, declared: Any) -> Any:
-    """A number as the type that its field declares, where it can be without loss; other values as they are.
+    """Convert a number to the type that its field declares, where this loses nothing; other values stay.
 
     `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), NumPy's numbers become Python's,
     and paths texts.
@@ -618,7 +618,7 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """A setting's value as JSON can hold it; a class or a function by its import name."""
+    """Convert a setting's value to JSON; a class or a function to its import name."""
     if isinstance(value, tuple):
         return [json_value(part) for part in value]
     if callable(value):

@@ -21,6 +21,7 @@ from shoal.engine.run_config import RunConfig
 from shoal.engine.trained_policy import TrainedPolicy, as_key
 from shoal.runs import compiled_trainer
 from shoal.runs import plan as experiments
+from shoal.runs.load import environment_of
 from shoal.types import Array, Clock, Environment, Learner, spec_of
 from shoal.xla import machine
 from shoal.xla.barriers import materialise
@@ -36,7 +37,7 @@ ALONE = {"seeds": 1, "devices": 1, "env_groups": 1}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PureTraining:
-    """A pure function from a key to what is learned; see `make_train`.
+    """A pure function from a key to a trained learner; see `make_train`.
 
     Attributes:
       environment: that it trains in; its numbers are arrays.
@@ -134,7 +135,7 @@ def make_train(
       environment: a name, `module:Name`, or an environment itself.
       config: the algorithm's config, whose floats may be traced; a name such as "a2c"; or None for PPO's. Values that
         are traced are not checked, and a traced `target_kl` makes the KL stop a part of the program.
-      num_evals: evaluates so many times, evenly spaced, and before training; 0 never does.
+      num_evals: evaluates this many times, evenly spaced, and before training; 0 never does.
       preset: whether the tuned settings of the environment are used, where there are any.
       environment_parameters: of an environment given by name.
       **settings_by_name: `num_envs`, `num_steps`, `total_steps` or `num_updates`, `reset`, `reset_pool`,
@@ -146,6 +147,8 @@ def make_train(
     catalogue.check_algorithm("" if config is None else config)
     machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
+    if not isinstance(environment, str):
+        environment = environment_of(environment, {})
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = experiments.decide(
         environment,
@@ -166,7 +169,7 @@ def make_train(
 
 
 def _check_effects(overrides: Mapping[str, Any]) -> None:
-    """Refuse the settings of a run that have no effect on what is learned."""
+    """Refuse the settings of a run that have no effect on training."""
     for name in settings.settings_of(RunConfig()).keys() & overrides.keys() - set(SETTINGS):
         raise ShoalError(
             f"{name}={arguments.short_repr(overrides[name])} has no effect in make_train, which trains one seed on one "
@@ -175,6 +178,6 @@ def _check_effects(overrides: Mapping[str, Any]) -> None:
 
 
 def _as_number(leaf: Any) -> Any:
-    """Return an array of one number as the number; what is traced stays as it is."""
+    """Return an array of one number as the number; a traced value stays as it is."""
     is_concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
     return leaf.item() if is_concrete and leaf.ndim == 0 else leaf

@@ -20,6 +20,7 @@ from shoal.disk.summary import build_summary, chosen_score, interval_text, varia
 from shoal.engine import team
 from shoal.engine.nonfinite import STOPPED, failed_members
 from shoal.engine.population import member_layout
+from shoal.engine.population.members import Member
 from shoal.engine.run import Run
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.runs import compiled_trainer, finetuning
@@ -41,7 +42,7 @@ class TrainedRun:
       learner: the trained learner, every leaf with a leading member axis.
       evaluations: (environment steps, metrics) of each evaluation; a metric is an array, one number per member.
       environment: the environment that it was trained in.
-      finished: what `resume` goes on from if the run has no checkpoints; else None.
+      finished: what `resume` continues from if the run has no checkpoints; else None.
     """
 
     path: Path
@@ -59,6 +60,8 @@ class TrainedRun:
             result = "no result"
         else:
             result = f"IQM {score['iqm']:.2f}{interval_text(score['interval'])}"
+        if failed := [Member(x["seed"], x.get("label", "")).name for x in self.summary["failed"]]:
+            result += f"; failed: {', '.join(failed)}"
         return (
             f"<{type(self).__name__} {self.summary['environment']}, {self.summary['algorithm']}, {len(seeds)} "
             f"{'seed' if len(seeds) == 1 else 'seeds'}, {self.summary['steps_per_seed']:,} steps each: {result}; "
@@ -87,7 +90,7 @@ class TrainedRun:
 
 
 def finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
-    """Read a run that has reached its end; what it learned is as it was saved, and `learner.local` is ()."""
+    """Read a run that has reached its end; its learner is as it was saved, and `learner.local` is ()."""
     first = place(experiment)[1].solo[0]
     settings = compiled_trainer.program_settings(first.run, 1, "return_mean", None)
     template = compiled_trainer.member_shapes(first.environment, first.config, settings).learner
@@ -114,7 +117,7 @@ def _stopped_after(experiment: Experiment, members: Run) -> dict[str, int]:
 
 
 def _failures(experiment: Experiment, members: Run) -> dict[int, dict[str, Any]]:
-    """Return by its place what a summary says of each member that was not trained to the end.
+    """Return the entry in a summary of each member that was not trained to the end, by its place.
 
     `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy.
     """
@@ -168,7 +171,7 @@ def summarise(
         steps_per_seed=steps,
         final=final,
         absolute=absolute,
-        steps_per_second=float(np.sum(trained.population.updates))
+        steps_per_second=float(np.sum(np.asarray(trained.population.updates)))
         * run.steps_per_update
         / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
         seconds={"import": import_seconds, **seconds._asdict()},

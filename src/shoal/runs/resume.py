@@ -1,4 +1,4 @@
-"""Resumption of a run: what was asked for, what may change, and the checkpoint that it goes on from."""
+"""Resumption of a run: the request, the settings that may change, and the checkpoint that it resumes from."""
 
 import dataclasses
 import json
@@ -22,14 +22,14 @@ from shoal.engine.run_config import RunConfig
 from shoal.runs.checkpointing import restored, saved_leaves
 from shoal.runs.plan import Experiment
 
-# Settings of the run that a resumed one may change, beside the numbers of the algorithm that are data.
+# Settings of the run that a resumed one may change, besides the numbers of the algorithm that are data.
 CHANGEABLE = (
     *("total_steps", "num_evals", "eval_every", "log_every", "checkpoint_seconds", "checkpoint_every"),
     *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
 )
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
-# What a population has beside the settings of a run, and how a sentence says that it differs.
+# What a population has besides the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",
     "eval_env": "it is evaluated in another environment",
@@ -44,7 +44,7 @@ def holds_run(path: str | Path) -> bool:
 
 
 def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
-    """Return the content of `config.json`: the resolved settings, and beside them what was asked for.
+    """Return the content of `config.json`: the resolved settings, and the requested ones where these differ.
 
     Args:
       experiment: whose settings are all resolved for the machine.
@@ -72,13 +72,13 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
             if name != "run_dir" and before.get(name) != now[part].get(name):
                 raise ShoalError(
                     f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
-                    f"{now[part].get(name)!r} was asked for; name a new directory, or go on with `shoal resume`."
+                    f"{now[part].get(name)!r} was asked for; name a new directory, or continue with `shoal resume`."
                 )
     for name, what in POPULATION.items():
         if saved.get(name) != now.get(name):
             raise ShoalError(
                 f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
-                "go on with `shoal resume`."
+                "continue with `shoal resume`."
             )
 
 
@@ -110,7 +110,7 @@ def is_finished(directory: RunDirectory, run: RunConfig) -> bool:
 def stopped(directory: RunDirectory) -> str:
     """Return the reason of a listener for which a run ended before its budget was spent; "" where it did not.
 
-    It holds until the run has gone on, which a checkpoint of more steps says.
+    It holds until the run was resumed, which a checkpoint of more steps shows.
     """
     if not (directory.path / SUMMARY).is_file():
         return ""
@@ -120,7 +120,7 @@ def stopped(directory: RunDirectory) -> str:
 
 
 def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
-    """Require that a run is not to end before the steps that it has made.
+    """Require that the budget of a run is not less than the steps that it has made.
 
     Raises:
       ShoalError: it is.
@@ -143,7 +143,7 @@ def checkpoint_of(directory: RunDirectory, which: str) -> int:
 
 
 def check_steps_left(directory: RunDirectory, run: RunConfig, steps: int) -> None:
-    """Require that a run which goes on from a checkpoint of another one has an update to make.
+    """Require that a run which starts from a checkpoint of another one has an update to make.
 
     Raises:
       ShoalError: it has none.
@@ -171,7 +171,7 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
                 continue
             if name not in changeable:
                 raise ShoalError(
-                    f"{name}={new!r} cannot be changed in a run that goes on (it has {old!r}); start a new run "
+                    f"{name}={new!r} cannot be changed in a resumed run (it has {old!r}); start a new run "
                     f"from its parameters with --from {directory.path}."
                 )
             changed[name] = [old, new]
@@ -207,7 +207,7 @@ def _changeable(experiment: Experiment) -> set[str]:
 
 
 def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """Return a run's `config.json` with the settings with which the run went on from a checkpoint."""
+    """Return a run's `config.json` with the settings with which the run continued from a checkpoint."""
     history = saved.get("history", [])
     config = {**saved, "history": [entry for entry in history if entry["step"] <= steps]}
     for entry in reversed(history[len(config["history"]) :]):
@@ -223,7 +223,7 @@ def save_changes(
     changes: Mapping[str, list],
     steps: int,
 ) -> None:
-    """Write the settings with which a run goes on into its `config.json`, and what changed into the history there."""
+    """Write the settings of a resumed run into its `config.json`, and their changes into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
     config = as_json(experiment) | {"asked": saved.get("asked", {}), "history": history}
@@ -232,13 +232,13 @@ def save_changes(
 
 @dataclasses.dataclass
 class Restoration:
-    """The newest checkpoint of a run that is sound and fits, damaged ones being set aside; or one that is named.
+    """The newest checkpoint of a run that is sound and fits, with damaged ones set aside; or a named one.
 
     Attributes:
       directory: of the run; nothing in it changes where a checkpoint is named.
       identity: see `identity_of`.
       note: receives a line about each checkpoint that cannot be used.
-      named: the steps of the checkpoint that another run goes on from; None takes the newest.
+      named: the steps of the checkpoint that another run starts from; None takes the newest.
       steps: of the checkpoint that was chosen; -1 before.
       leaves: its arrays.
       record: its record.
@@ -256,11 +256,11 @@ class Restoration:
     _rows: bytes = b""  # of metrics.jsonl, up to the checkpoint's mark
 
     def choose(self, shapes: Run) -> None:
-        """Load the newest checkpoint that is sound; damaged ones are set aside once it is certain that the run goes on.
+        """Load the newest checkpoint that is sound; damaged ones are set aside once the run is certain to resume.
 
         Raises:
           ShoalError: it does not fit this run, these shapes or this version; then nothing on the disk changes. Or there
-            is none, so that going on would lose what was trained.
+            is none, so that training would lose what was trained before.
         """
         checkpoints = Checkpoints(self.directory.path)
         path = self.directory.path / METRICS
@@ -307,7 +307,7 @@ class Restoration:
         if reason := _first_difference(saved, self.identity):
             raise self._misfit(info.steps, reason)
         if reason := find_damage(content, checkpoint_record.mark_of(info.record)):
-            return f"{METRICS} does not go with it: {reason}"
+            return f"{METRICS} does not fit it: {reason}"
         try:
             expected = saved_leaves(shapes)
             self.leaves, self.record = checkpoints.load(info.steps, expected)
@@ -323,7 +323,7 @@ class Restoration:
         return ShoalError(
             f"run {str(self.directory.path)!r} cannot be resumed as it is: its checkpoint at {steps} is sound and does "
             f"not fit, since {difference}; nothing was changed, and with the settings, the code and the versions that "
-            "wrote it the run goes on."
+            "wrote it the run can be resumed."
         )
 
     def place(self, population: Run) -> Run:
@@ -360,7 +360,7 @@ class Restoration:
 
 
 class Finished(NamedTuple):
-    """A finished run as its process holds it, from which it goes on where it has no checkpoints; as a `Restoration`.
+    """A finished run in its process's memory, which it resumes from without checkpoints; as a `Restoration`.
 
     Attributes:
       steps: environment steps of each seed.
@@ -381,11 +381,11 @@ class Finished(NamedTuple):
 
     @property
     def machine(self) -> Mapping[str, Any] | None:
-        """None: the run goes on where it was."""
+        """None: the run continues in the same process."""
         return None
 
     def begin(self, directory: RunDirectory) -> None:
-        """Do nothing: the rows are where they are continued."""
+        """Do nothing: the rows are in the file that is continued."""
 
     def choose(self, shapes: Run) -> None:
         """Do nothing; what may change leaves all shapes as they are."""
@@ -407,7 +407,7 @@ class Finished(NamedTuple):
 
 
 def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Name what differs between two machines, or "" ; then a run does not go on bit for bit."""
+    """Name what differs between two machines, or ""; if any, a run does not continue bit for bit."""
     names = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
     return ", ".join(f"{name} ({saved.get(name)!r} then, {now.get(name)!r} now)" for name in names)
 

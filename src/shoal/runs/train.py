@@ -34,7 +34,7 @@ from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment
 from shoal.runs.results import TrainedRun, finished_run, summarise
 from shoal.runs.resume import Finished, Restoration
-from shoal.show import reports
+from shoal.show import figures, reports
 from shoal.types import Environment
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
@@ -64,18 +64,18 @@ class Plan(NamedTuple):
     layout: member_layout.Layout
     config: Mapping[str, Any]  # the content of `config.json`
     identity: Mapping[str, Any]  # see `resume.identity_of`
-    is_new: bool  # else it goes on in its directory
+    is_new: bool  # else it is resumed in its directory
 
 
 class Output(NamedTuple):
-    """The directory that a run is written to, and those who write."""
+    """The directory of a run, and its writers."""
 
     directory: RunDirectory
     reporter: reports.Reporter
     supervisor: RunSupervisor
 
 
-Origin = Restoration | Finished  # the saved state that a run goes on from
+Origin = Restoration | Finished  # the saved state that a run resumes from
 
 
 def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedRun:
@@ -121,7 +121,7 @@ def resume_run(
     finished: Finished | None = None,
     from_step: str = "",
 ) -> TrainedRun:
-    """Go on with a run from its newest sound checkpoint, or from another one as a new run.
+    """Resume a run from its newest sound checkpoint, or start a new run from another one.
 
     Args:
       path: its directory.
@@ -130,7 +130,7 @@ def resume_run(
       overrides: the settings that change.
       call: how it was called for.
       finished: the same run in memory, for one without checkpoints.
-      from_step: the environment steps of a checkpoint, "best" or "last", from which a new run goes on in a directory of
+      from_step: the environment steps of a checkpoint, "best" or "last", from which a new run starts in a directory of
         its own, `run_dir` of the overrides; "" resumes the run itself.
     Raises:
       ShoalError: there is no such run or checkpoint, the run is finished, it has made more steps than it is to have, or
@@ -145,8 +145,8 @@ def resume_run(
             saved, source = resume.as_of(saved, steps), {"run": str(directory.path), "step": steps}
         elif overrides.get("run_dir"):
             raise ShoalError(
-                f"run_dir={overrides['run_dir']!r} has no effect on a run that goes on in its own directory; give a "
-                "checkpoint from which a new run goes on too (from_step)."
+                f"run_dir={overrides['run_dir']!r} has no effect on a run that is resumed in its own directory; "
+                "give a checkpoint from which a new run starts too (from_step)."
             )
         run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
         experiment = experiments.decide(
@@ -174,7 +174,7 @@ def resume_run(
             steps = directory.load_summary()["steps_per_seed"]
             raise ShoalError(
                 f"run {str(directory.path)!r} is finished, with {steps:,} environment steps"
-                f"{reason and f' (stopped by {reason})'}; give more total_steps to go on (--total-steps)."
+                f"{reason and f' (stopped by {reason})'}; give more total_steps to continue it (--total-steps)."
             )
         return _run(experiment, stop, call, directory, changes, finished)
 
@@ -194,13 +194,15 @@ def _run(
       experiment: its settings.
       stop: the signals.
       call: how it was called for.
-      directory: of a run that goes on; None for a new one, whose directory is made last, so that a refusal leaves
+      directory: of a resumed run; None for a new one, whose directory is made last, so that a refusal leaves
         nothing behind.
-      changes: the settings that a run that goes on changes, as [old, new].
+      changes: the settings that a resumed run changes, as [old, new].
       finished: see `resume_run`.
-      before: the `config.json` of the run whose checkpoint a new one goes on from.
+      before: the `config.json` of the run whose checkpoint a new one starts from.
     """
     origin: Origin | None
+    if call.own_process:
+        figures.import_early()
     with contextlib.ExitStack() as held:
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
@@ -231,13 +233,13 @@ def _run(
 
 
 def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes: Iterable[str] = ()) -> Plan:
-    """Decide what depends on the machine, and refuse what cannot work, before anything compiles.
+    """Decide the settings that depend on the machine, and refuse those that cannot work, before anything compiles.
 
     Args:
       experiment: the result of `decide`.
       call: how the run was called for.
       is_new: else the devices are as many as there are, if they are fewer than the run had.
-      changes: the settings that a run that goes on changes.
+      changes: the settings that a resumed run changes.
     """
     require_usable(training=True)
     run, count = experiment.run, experiment.num_members
@@ -245,7 +247,7 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
         machine.prepare(one_thread=True)
     goes_on = not is_new or experiment.resumed_from
     if goes_on and run.devices > (available := len(devices_of(0))):
-        call.note(f"devices={run.devices} of the run are more than there are; it goes on with {available}.")
+        call.note(f"devices={run.devices} of the run are more than there are; it continues with {available}.")
         run = dataclasses.replace(run, devices=available)
     asked = experiment
     devices, experiment = place(dataclasses.replace(experiment, run=run))
@@ -259,7 +261,8 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
     pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)
     layout = member_layout.lay_out(devices, count, run.env_groups, run.seed_batching)
-    check_memory(experiment, settings, layout)
+    shapes = compiled_trainer.planned_shapes(first.environment, first.config, count, settings, layout)
+    check_memory(experiment, settings, layout, shapes)
     if not catalogue.is_builtin(experiment.algorithm):
         compiled_trainer.check_algorithm(first.environment, first.config, settings)
         if settings.groups > 1:
@@ -275,7 +278,7 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
 
     Args:
       plan: the run.
-      origin: the saved state that it goes on from; None for a new population, which may inherit from another run.
+      origin: the saved state that it resumes from; None for a new population, which may inherit from another run.
     """
     experiment, members = plan.experiment, plan.experiment.members
     elsewhere, path = experiment.evaluation_environment, experiment.run.run_dir or None
@@ -434,7 +437,7 @@ def _writing(
 
 
 def _source(plan: Plan) -> Restoration | None:
-    """Return the checkpoint of another run that a run goes on from; None for a run of its own."""
+    """Return the checkpoint of another run that a run starts from; None for one that starts new."""
     source = plan.experiment.resumed_from
     if not source:
         return None
@@ -442,7 +445,7 @@ def _source(plan: Plan) -> Restoration | None:
 
 
 def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call: Call) -> Origin | None:
-    """Return the saved state that a run goes on from; None where it has none yet, and starts again.
+    """Return the saved state that a run resumes from; None where it has none yet, and restarts.
 
     Raises:
       ShoalError: it has ended, or has lost its checkpoints.
@@ -455,7 +458,7 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
         return Restoration(directory, plan.identity, signals.say)
     if (directory.path / SUMMARY).is_file():
         raise ShoalError(
-            f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot go on; start a "
+            f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot be resumed; start a "
             f"new run from its parameters with --from {directory.path}."
         )
     if damaged := checkpoints.names_set_aside():
@@ -464,23 +467,23 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
             "it is not started over, since that would lose what it has; name a new directory."
         )
     if (source := _source(plan)) is None:
-        call.note(f"run {str(directory.path)!r} has no checkpoint yet, and begins anew")
+        call.note(f"run {str(directory.path)!r} has no checkpoint yet, and restarts")
     return source
 
 
 def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: Call) -> None:
-    """Say from where a run goes on, what changes, and whether it goes on bit for bit."""
+    """Say from where a run resumes, what changes, and whether it continues bit for bit."""
     run = plan.experiment.run
     changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())
-    call.note(f"going on from {origin.source} at {origin.steps:,} environment steps{changed}")
+    call.note(f"resuming from {origin.source} at {origin.steps:,} environment steps{changed}")
     if "total_steps" in changes:
         call.note(
-            f"schedules now end at {run.total_updates * run.steps_per_update:,} steps; the log points and evaluations "
-            "still to come are those of a run of that length, and those that passed stay"
+            f"schedules now end at {run.total_updates * run.steps_per_update:,} steps; later log points and "
+            "evaluations are those of a run of that length, and earlier ones stay"
         )
     now = machine_facts(plan.layout.devices)
     if origin.machine and (differences := resume.machine_differences(origin.machine, now)):
-        call.note(f"this is not where the run began, so that it may not go on bit for bit: {differences}")
+        call.note(f"the run began elsewhere, so that it may not continue bit for bit: {differences}")
 
 
 def is_metric_name(score: str | Callable) -> bool:
@@ -489,7 +492,7 @@ def is_metric_name(score: str | Callable) -> bool:
 
 
 def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[[Run], Run]:
-    """Make the function that starts a population from what another run has learned.
+    """Make the function that starts a population from another run's parameters.
 
     Raises:
       ShoalError: there is no such run, or its parameters do not fit.

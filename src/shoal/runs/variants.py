@@ -1,4 +1,4 @@
-"""Checks of what may differ between the members of a population, beside their seeds."""
+"""Checks of the settings that differ between the members of a population."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from shoal.engine.run_config import RunConfig
 
 @contextlib.contextmanager
 def named(label: str) -> Iterator[None]:
-    """Let a sentence about a variant of a population begin with its label; an empty one changes nothing."""
+    """Begin a sentence about a variant of a population with its label; an empty one changes nothing."""
     try:
         yield
     except ShoalError as error:
@@ -78,7 +78,7 @@ def check_varies(name: str, config: Any) -> None:
             x for x, found in known.items() if found.is_data and found.declared in (float, float | None)
         ]
         raise ShoalError(
-            f"{name} cannot differ between the members of one compiled program, since it is no number that is data; "
+            f"{name} cannot differ between the members of one compiled program, since it is not a number that is data; "
             f"such are {', '.join(floats)}."
         )
 

@@ -127,7 +127,7 @@ def pbt(
 ) -> TrainedRun:
     """Train a population whose worst fifth copies the best fifth, and changes its settings (population-based training).
 
-    The directory is that of any run; `resume` goes on with one that was interrupted.
+    The directory is that of any run; `resume` continues one that was interrupted.
 
     Args:
       environment, algorithm, environment_parameters, config, preset, eval_env, listeners: as in `train`.
@@ -175,7 +175,7 @@ def _request(
     eval_env: Any,
     settings: Mapping[str, Any],
 ) -> Request:
-    """Return what a search trains, from a caller's arguments.
+    """Make the request of a search from a caller's arguments.
 
     Raises:
       ShoalError: one of them is of a wrong type.
@@ -195,7 +195,7 @@ def _request(
 
 
 def _options(cls: type[Chosen], settings: dict[str, Any], **given: Any) -> Chosen:
-    """Take the options of a search out of a caller's keywords, beside those that are given.
+    """Take the options of a search out of a caller's keywords, and add those that are given.
 
     Raises:
       ShoalError: one of them is of a wrong type or out of bounds.
@@ -212,5 +212,5 @@ def _space(tables: Mapping[str, Any], file: str | Path) -> Space:
     """
     given = {name: arguments.mapping(name, x) for name, x in tables.items() if x is not None}
     if file and given:
-        raise ShoalError(f"space={str(file)!r} is given beside {', '.join(given)}; give one of them.")
+        raise ShoalError(f"space={str(file)!r} is given together with {', '.join(given)}; give one of them.")
     return from_words(file=file) if file else from_tables(given)

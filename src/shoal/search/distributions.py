@@ -126,7 +126,7 @@ class Log(_Logarithmic):
     scale: ClassVar[str] = LOG
 
     def check(self, setting: str) -> None:
-        """Require bounds above 0, beside what every distribution requires."""
+        """Require bounds above 0, besides what every distribution requires."""
         super().check(setting)
         if self.low <= 0:
             raise ShoalError(
@@ -143,7 +143,7 @@ class OneMinusLog(_Logarithmic):
     scale: ClassVar[str] = ONE_MINUS_LOG
 
     def check(self, setting: str) -> None:
-        """Require bounds below 1, beside what every distribution requires."""
+        """Require bounds below 1, besides what every distribution requires."""
         super().check(setting)
         if self.high >= 1:
             raise ShoalError(
@@ -211,8 +211,8 @@ def read_distribution(setting: str, given: Any) -> Distribution:
         distribution = _read_text(setting, given)
     else:
         raise ShoalError(
-            f"{setting}={arguments.short_repr(given)} is no distribution; give one such as 'uniform:0:1', or a list of "
-            "choices."
+            f"{setting}={arguments.short_repr(given)} is not a distribution; give one such as 'uniform:0:1', or a list "
+            "of choices."
         )
     if isinstance(distribution, Between):
         distribution.check(setting)
@@ -223,7 +223,7 @@ def _read_text(setting: str, text: str) -> Distribution:
     kind, *words = text.split(":")
     if kind not in NAMES:
         raise ShoalError(
-            f"{setting}={text} is of no known distribution; there are {', '.join(NAMES)}{nearest(kind, NAMES)}."
+            f"{setting}={text} names no distribution; there are {', '.join(NAMES)}{nearest(kind, NAMES)}."
         )
     if kind == "choice":
         return Choice(read_values(setting, [word for word in words if word]))
@@ -261,7 +261,7 @@ def read_values(setting: str, values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Whether two values are one setting's same value; True is not 1, and NaN is NaN."""
+    """Report whether two values of a setting are the same; True is not 1, and NaN is NaN."""
     if isinstance(first, bool) != isinstance(second, bool):
         return False
     return first == second or (

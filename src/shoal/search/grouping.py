@@ -121,7 +121,7 @@ def devices_alone(devices: int, members: int, seeds: int, groups: int) -> tuple[
 
     The compiler makes other instructions of a program for one device than of one that several share, so that sums are
     rounded otherwise; how many share it makes no difference. Where devices cannot share the seeds of one setting
-    evenly, each seed has a device of its own, and one seed trains beside another.
+    evenly, each seed has a device of its own, and one seed trains next to another.
 
     Args:
       seeds: of the setting, from the first of which as many are to be alike.
@@ -161,7 +161,7 @@ def check_names(names: Sequence[str], base: Experiment) -> None:
 
 
 def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[Group]:
-    """Part settings into groups, each of which is one compiled program, in the order of their first members.
+    """Divide settings into groups, each of which is one compiled program, in the order of their first members.
 
     Numbers that are data differ within a group. Everything else divides groups: sizes, networks, words, and numbers
     that switch a part of the program on.
@@ -186,7 +186,7 @@ def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[
 
 
 def _same_programs(experiment: Experiment, candidates: Sequence[Candidate]) -> Iterator[Group]:
-    """Part the settings of a group further by the structure that their values give the config."""
+    """Divide the settings of a group further by the structure that their values give the config."""
     solo = placement.place(experiment)[1].solo
     places: dict[Any, list[int]] = {}
     for place, member in enumerate(solo):

@@ -70,7 +70,7 @@ def _lower_bound(placed: Experiment, devices: Sequence[jax.Device]) -> float:
 
 
 def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> float:
-    """Return the bytes of the training program of so many members, and of the copies of the population."""
+    """Return the bytes of the training program of some members, and of the copies of the population."""
     run = placed.run
     members = members_of(range(count))
     environment, config = placed.solo[0].environment, placed.solo[0].config
@@ -85,7 +85,7 @@ def _measured(placed: Experiment, devices: Sequence[jax.Device], count: int) -> 
 
 
 def _total(statistics: Any) -> float:
-    """Return the bytes of a program: what it is given, what it makes, and what it uses between."""
+    """Return the bytes of a program: of its arguments, its results, and its temporary arrays."""
     made = statistics.output_size_in_bytes - statistics.alias_size_in_bytes
     return float(statistics.argument_size_in_bytes + max(made, 0) + statistics.temp_size_in_bytes)
 

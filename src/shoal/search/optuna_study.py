@@ -60,7 +60,10 @@ class Study:
             with write_whole_file(file, parents=False) as opened:
                 opened.write(secrets.token_hex(8).encode())
         with report_os_errors(f"{file} cannot be read"):
-            return dataclasses.replace(self, owner=file.read_text().strip(), path=str(directory.resolve()))
+            name = file.read_bytes().strip()
+        if not name.isalnum():  # of ASCII alone, as bytes count
+            raise ShoalError(f"{file} is damaged: it holds no name of a process of the study.")
+        return dataclasses.replace(self, owner=name.decode(), path=str(directory.resolve()))
 
     @property
     def trials(self) -> list[Any]:
@@ -110,23 +113,23 @@ class Study:
             if number not in by_number:
                 raise ShoalError(
                     f"trial {number} is not in the study {self.study.study_name!r}, which has {len(by_number)} trials; "
-                    "give the storage and the study that it was begun with."
+                    "give the storage and the study that it was started with."
                 )
         return {number: _point_of(by_number[number].params, self.space) for number in numbers}
 
     def running(self) -> set[int]:
-        """Return the numbers of the trials of this process that were asked for and not told."""
+        """Return the numbers of the trials of this process that were asked for and have no result yet."""
         return {trial.number for trial in self._own_trials() if trial.state.name == "RUNNING"}
 
     def trained(self) -> set[int]:
-        """Return the numbers of the trials of this process that were told with members."""
+        """Return the numbers of the trials of this process whose results have members."""
         return {trial.number for trial in self._own_trials() if trial.user_attrs.get(MEMBERS)}
 
     def _own_trials(self) -> list[Any]:
         return [trial for trial in self.trials if trial.user_attrs.get(OWNER) == self.owner]
 
     def tell(self, members: Mapping[int, Sequence[MemberResult]]) -> None:
-        """Tell what trials reached; those that were told before are left as they are.
+        """Tell Optuna the results of trials; those that have results already do not change.
 
         A trial's value is the score of its setting, in which a seed that failed counts as the worst score of the search
         so far. One of which all seeds failed is told as failed, one that was stopped early as pruned, with its score at
@@ -164,7 +167,7 @@ class Study:
         return self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def members(self) -> list[MemberResult]:
-        """Return the members of all trials of the study that were told, those of other processes too."""
+        """Return the members of all trials of the study that have results, those of other processes too."""
         return [member for trial in self.trials for member in self._members_of(trial)]
 
     def _members_of(self, trial: Any) -> list[MemberResult]:
@@ -187,7 +190,7 @@ def open_study(
     Args:
       storage: the path of a journal file, or the URL of a database, such as `sqlite:///study.db`.
       name: of the study, "" for "shoal"; a storage may hold several.
-      identity: what all processes of a study have in common, such as the environment, as JSON holds it.
+      identity: the settings that all processes of a study share, such as the environment, as JSON.
     Raises:
       ShoalError: Optuna is missing or too old, the storage cannot be opened, or the study is of another space.
     """
@@ -270,7 +273,7 @@ def _cut_torn_line(path: Path, lock: Any) -> None:
     Its process was killed while it wrote. One that is writing now holds the lock.
 
     Raises:
-      ShoalError: the file is no journal.
+      ShoalError: the file is not a journal.
     """
     if not _torn_bytes(path):
         return
@@ -290,7 +293,7 @@ def _torn_bytes(path: Path) -> int:
     """Return the length of the last line of a journal if that is not a whole record, else 0."""
     content = path.read_bytes()
     if not content.startswith(RECORD[: len(content)]):
-        raise ShoalError(f"storage {str(path)!r} is no journal of Optuna; give another file.")
+        raise ShoalError(f"storage {str(path)!r} is not a journal of Optuna; give another file.")
     last = content[content.rfind(b"\n", 0, -1) + 1 :]
     with contextlib.suppress(ValueError):
         if not last or (last.endswith(b"\n") and json.loads(last)):
@@ -407,7 +410,7 @@ def _choices(kind: Choice) -> list[Any]:
 
 
 def _member_to_json(member: MemberResult) -> dict[str, Any]:
-    """Return what a trial keeps of a member; a score that is not finite is left out."""
+    """Return the entry of a member in a trial; a score that is not finite is left out."""
     scores = {name: float(x) for name, x in member.scores.items() if math.isfinite(x)}
     own = {field: getattr(member, field) for field in ("seed", "steps", "rung", "failure", "unfinished")}
     return own | {"scores": scores}

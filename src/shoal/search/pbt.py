@@ -1,4 +1,4 @@
-"""Population-based training: what is asked for, its checks, and the replay of a schedule that it found.
+"""Population-based training: its options, their checks, and the replay of a schedule that it found.
 
 A population that exchanges is a run of many seeds whose settings change (`evolving`): it has the directory, the
 checkpoints and the signals of any run.
@@ -40,7 +40,7 @@ class PbtOptions:
 def run_pbt(
     request: Request, tuned: Sequence[Tuned], options: PbtOptions, call: Call | None = None
 ) -> TrainedRun:
-    """Train a population that exchanges; a directory that holds it already goes on.
+    """Train a population that exchanges; a directory that holds it already is resumed.
 
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.

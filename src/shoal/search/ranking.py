@@ -20,7 +20,7 @@ from shoal.search.distributions import Choice, is_same
 from shoal.search.space import Space, format_value
 
 AT_RUNG = "at_rung"  # the name of the score by which early stopping compares members
-MOST_GROUPS = 5  # into which the values of a random setting are parted for its importance
+MOST_GROUPS = 5  # into which the values of a random setting are divided for its importance
 FEWEST_OF_GROUP = 3
 
 
@@ -35,7 +35,7 @@ class MemberResult:
       scores: by name, such as "absolute" and "final"; a score that does not exist is NaN or left out. A member that was
         stopped early has the score by which it was compared under the name `AT_RUNG`.
       steps: environment steps that it was trained for; of one that failed, those at its fault.
-      rung: the number of times that early stopping let it go on; scores of different rungs are not compared.
+      rung: the number of times that early stopping let it continue; scores of different rungs are not compared.
       failure: why it has no scores, such as "a number was not finite in update 12"; "" if it has.
       unfinished: the share of its new episodes that were cut at `eval_max_steps`.
     """
@@ -181,7 +181,7 @@ def summarise(ranked: Sequence[Ranked]) -> list[dict[str, Any]]:
 def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequence[str]) -> None:
     """Write `members.csv`: the label, every setting that varies, the seed, the scores and the steps of each member.
 
-    Members that failed come last. An empty field is a setting that is no part of the member, or a score that does not
+    Members that failed come last. An empty field is a setting that is not part of the member, or a score that does not
     exist; sizes are written as 64x64.
 
     Raises:
@@ -211,7 +211,7 @@ def _csv_value(value: Any) -> str:
 def importances(ranked: Sequence[Ranked], space: Space) -> list[Importance]:
     """Measure how much each setting alone explains of the differences between settings, largest first.
 
-    The settings are parted into groups by the values of one of them (of a random one into at most five groups of equal
+    The settings are divided into groups by the values of one of them (of a random one into at most five groups of equal
     size), and the Kruskal-Wallis statistic H of their scores in k groups of n settings gives the share of the variance
     of the ranks that lies between the groups, without what chance alone would give: (H - k + 1) / (n - k).
 
@@ -258,7 +258,7 @@ def _importance(name: str, ranked: Sequence[Ranked], places: Mapping[str, int], 
 
 
 def _groups(name: str, ranked: Sequence[Ranked], space: Space) -> list[list[Ranked]]:
-    """Part settings by the values of one of them: by each value of a list, or by quantiles of a range."""
+    """Divide settings by the values of one of them: by each value of a list, or by quantiles of a range."""
     kind = space.distribution(name)
     if isinstance(kind, Choice):
         return [[x for x in ranked if is_same(x.settings[name], value)] for value in kind.values]

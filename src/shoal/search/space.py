@@ -24,7 +24,7 @@ In a file of three tables, all optional:
     kl_coef.surrogate = "penalty"                    # kl_coef is a part of a point only where surrogate = "penalty";
                                                      # a list of values: where it has one of them
 
-A setting that is no part of a point has its value from the command line, the preset or the default.
+A setting that is not part of a point has its value from the command line, the preset or the default.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ from shoal.search.distributions import (
 )
 
 TABLES = ("grid", "random", "where")
-LABEL_LENGTH = 60  # characters of a label, beside the first setting
+LABEL_LENGTH = 60  # characters of a label, besides the first setting
 
 Point = dict[str, Any]
 
@@ -152,7 +152,7 @@ class Space:
         return natural_order(kind.values)
 
     def with_values(self, cast: Callable[[str, Any], Any]) -> "Space":
-        """Replace every listed value, those of conditions too, by what a function of name and value makes of it.
+        """Replace every listed value, those of conditions too, by a function of its name and value.
 
         Raises:
           ShoalError: two values of a setting become the same.
@@ -207,7 +207,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, tuple):
         return "x".join(map(format_value, value)) or "()"
     if isinstance(value, float):
-        # 0.99912 must not become 0.9991 beside 0.99914: what counts near 1 is the distance from it.
+        # 0.99912 must not become 0.9991 next to 0.99914: what counts near 1 is the distance from it.
         digits = 4 if not 0.9 < abs(value) < 1 else 6
         return f"{value:.{digits}g}"
     return str(value)
@@ -316,7 +316,7 @@ def _read_where(table: Any, names: Sequence[str]) -> dict[str, dict[str, tuple[A
         if other not in names:
             hint = nearest(other, [name for name in names if name != owner])
             raise ShoalError(
-                f"where: {owner} depends on {other!r}, which is no setting of the space; a condition needs one that "
+                f"where: {owner} depends on {other!r}, which is not a setting of the space; a condition needs one that "
                 f"varies{hint}."
             )
         listed = values if isinstance(values, list | tuple) else [values]

@@ -1,7 +1,7 @@
 """A sweep: many settings as populations of few compiled programs, ranked by a score, the best trained again.
 
 Each population is an ordinary run in a directory of its own, so that checkpoints, signals and numbers that are not
-finite are handled as in every run; what is done here is what lies between the runs.
+finite are handled as in every run; this module does the work between the runs.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ CONFIRMED = 3  # settings that are trained again
 # Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
 # and each is the run that trains it alone.
 DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
-MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options with which a sweep may go on
+MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options that a resume may change
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,16 +64,16 @@ class SearchOptions:
     objective: str = ABSOLUTE
     """Chooses the best settings by this metric of an evaluation of their best policies; absolute is the mean return."""
     confirm_seeds: int = parameter(10, low=0, high=arguments.LARGEST_SEED)
-    """Trains the best three settings again on this many seeds that were never used; 0 leaves that out."""
+    """Trains the best three settings again on this many seeds that were never used; 0 disables this."""
     halving: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
-    """Stops settings early: at each rung one of so many goes on, by the score of an evaluation; 0 trains all to the
+    """Stops settings early: at each rung one of this many continues, by the score of an evaluation; 0 trains all to the
     end."""
     min_steps: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
-    """Sets the environment steps of each member before the first rung; the next are at halving times as many."""
+    """Sets the environment steps of each member before the first rung; each next rung is at halving times as many."""
     path: str | Path = dataclasses.field(default="", metadata={"hidden": True})
 
     def again(self, directory: Path) -> str:
-        """Say what resumes a search that was interrupted."""
+        """Name the command that resumes an interrupted search."""
         return "the same command with this directory" if self.path else f"run_dir={directory}"
 
 
@@ -111,7 +111,7 @@ class Sweep:
 
 
 def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call | None = None) -> Sweep:
-    """Train the points of a space, rank them, and train the best again; one that was interrupted goes on.
+    """Train the points of a space, rank them, and train the best again; one that was interrupted resumes.
 
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
@@ -152,7 +152,7 @@ def check_request(
     require_usable(training=True)
     check_fields(options)
     if "started_from" in request.overrides:
-        raise ShoalError("started_from is no setting of a sweep, whose runs all begin with new parameters.")
+        raise ShoalError("started_from has no effect on a sweep, whose runs all begin with new parameters.")
     overrides = {**DEFAULTS, **request.overrides}
     if overrides.get("checkpoints") is False:
         overrides["on_nan"] = "stop"
@@ -172,7 +172,7 @@ def check_request(
 
 
 def asked_json(base: Experiment, space: Space, options: SearchOptions) -> dict[str, Any]:
-    """Return what a sweep's directory must hold to be the one that is asked for."""
+    """Return the request that a sweep's directory must hold to be the same sweep."""
     return {
         "experiment": resume.as_json(base),
         "space": space.to_json(),
@@ -367,13 +367,13 @@ def train_all(
 
 
 def members_of_runs(planned: Sequence[Planned], options: SearchOptions) -> list[MemberResult]:
-    """Return what the members of the finished runs reached, in the order of the settings."""
+    """Return the results of the members of the finished runs, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
     return sorted(found, key=lambda member: int(member.label.split(" ", 1)[0]))
 
 
 def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
-    """Return what the members of a finished run reached; they are those that its `config.json` has."""
+    """Return the results of a finished run's members, which are those that its `config.json` has."""
     summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
     stopped = summary.get("stopped_after", {})
     rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
@@ -432,7 +432,7 @@ def confirm(
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters.
 
-    What an earlier call trained is read, by label and seed, and what is missing is trained.
+    Members that an earlier call trained are read, by label and seed, and missing ones are trained.
     """
     ranked = [x for x in rank(members, options.objective) if x.has_score][:CONFIRMED]
     if not options.confirm_seeds or not ranked:

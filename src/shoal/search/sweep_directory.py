@@ -1,4 +1,4 @@
-"""The directory of a sweep: what was asked for, and which run trains which settings (see `disk.sweep_files`)."""
+"""The directory of a sweep: its request, and which run trains which settings (see `disk.search_files`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class SweepDirectory:
     """A directory that holds one sweep, or will hold it.
 
     Args:
-      asked: what is asked for; what the directory holds must be the same.
+      asked: the request; the one in the directory must be the same.
     Raises:
       ShoalError: it holds another sweep, or other files; or it cannot be written to.
     """

@@ -28,7 +28,7 @@ MOST_CELLS_WITH_NUMBERS = 64
 CHANCE = 0.05
 NO_SHARE = "cannot be estimated: too few settings, or equal scores"
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-ABSENT = -0.12  # the place below an axis of a setting that is no part of a point
+ABSENT = -0.12  # the place below an axis of a setting that is not part of a point
 
 Curve = tuple[Any, Any]  # environment steps of each seed [points], returns [points, seeds]
 

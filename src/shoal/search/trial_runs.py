@@ -1,6 +1,6 @@
 """Tuning by Optuna, in which each batch of trials trains as a sweep does: as populations of few compiled programs.
 
-The directory is that of a sweep (see `runtime.disk.sweep_files`), whose runs are those of the batches, so that
+The directory is that of a sweep (see `disk.search_files`), whose runs are those of the batches, so that
 `shoal eval` and `shoal.load` find its best setting.
 """
 
@@ -24,7 +24,7 @@ from shoal.search.space import Point, Space
 from shoal.search.sweep_directory import SweepDirectory
 
 JOURNAL = "study.journal"
-TRIED = 8  # settings of a space of which one must work
+TRIED = 8  # the number of tried settings of a space, one of which must work
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class TuneOptions(sweep.SearchOptions):
     """The options by which settings are proposed and judged."""
 
     halving: int = parameter(0, low=0, high=arguments.LARGEST_INDEX)
-    """Stops trials early: at each rung one of so many of a batch goes on, and Optuna is told of the others as pruned;
+    """Stops trials early: at each rung one of this many in a batch continues, and the others are pruned in Optuna;
     0 trains all to the end."""
     trials: int = parameter(64, low=1, high=arguments.LARGEST_INDEX)
-    """Ends when the study has this many trials, those of other processes counted."""
+    """Ends when the study has this many trials, those of other processes included."""
     batch: int = parameter(16, low=1, high=arguments.LARGEST_INDEX)
-    """Trains this many trials at once; Optuna is asked for all of them before the first is told."""
+    """Trains this many trials at once; Optuna proposes all of them before it gets a result."""
     proposal_seed: int = parameter(0, low=0, high=arguments.LARGEST_SEED)
     """Sets the seed of the proposals."""
     storage: str = ""
@@ -47,7 +47,7 @@ class TuneOptions(sweep.SearchOptions):
 
 
 def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
-    """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted goes on.
+    """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted resumes.
 
     Raises:
       ShoalError: Optuna is missing, or a setting cannot work; then nothing is left on disk.
@@ -167,7 +167,7 @@ class _Runner:
             )
 
     def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:
-        """Train the settings of a batch, and return what each member reached."""
+        """Train the settings of a batch, and return the results of its members."""
         runs = self._planned(points, directory) or self._plan(points, directory)
         sweep.train_all(runs, self._options.objective, self._call, lambda: None)
         return sweep.members_of_runs(runs, self._options)

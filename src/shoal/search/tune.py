@@ -19,8 +19,8 @@ from shoal.search.space import Point, label_of
 BATCHES, TRIALS = "batches", "trials.json"
 
 
-# Trains settings, by their labels, as one population in a directory that exists, and returns what each member reached;
-# called again after a kill, it goes on with what it had begun.
+# Trains settings, by their labels, as one population in a directory that exists, and returns each member's results;
+# called again after a kill, it resumes what it had begun.
 RunPoints = Callable[[Mapping[str, Point], Path], Sequence[MemberResult]]
 
 
@@ -34,7 +34,7 @@ def tune(
     check: Callable[[Point], None] = lambda point: None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[MemberResult]:
-    """Run trials until the study has a number of them, those of other processes counted.
+    """Run trials until the study has a number of them, those of other processes included.
 
     Args:
       trials: the number that the study has in the end.
@@ -86,7 +86,7 @@ def _record(directory: Path, points: Mapping[int, Point]) -> Path:
 
 
 def _unfinished(study: Study, directory: Path) -> list[Path]:
-    """Return the batches that have trials which were not told, and fail those that no batch has.
+    """Return the batches with trials that have no result, and fail the trials that are in no batch.
 
     Raises:
       ShoalError: a batch is damaged, or its trials are not in the study.

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ def new_figure(width: float = 7, height: float = 4.2) -> Any:
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def import_early() -> None:
+    """Import what draws on a thread of its own, while the caller waits for XLA; an error is raised where one draws."""
+
+    def import_drawing() -> None:
+        with contextlib.suppress(Exception):
+            new_figure()
+
+    threading.Thread(target=import_drawing, daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -76,7 +87,7 @@ def style(axes: Any) -> None:
 
 
 def add_legend(axes: Any) -> None:
-    """Add the legend, the last that was drawn first."""
+    """Add the legend, in the reverse order of drawing."""
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="best", labelcolor=TEXT)
 

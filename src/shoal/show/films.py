@@ -125,7 +125,7 @@ def _write_gif(file: IO[bytes], frames: Iterable[Frame], frames_per_second: floa
 
 
 def _map_ahead(function: Callable[[Frame], Any], frames: Iterable[Frame]) -> Iterator[Any]:
-    """Apply a function to frames in another thread, some frames ahead of what was taken.
+    """Apply a function to frames in another thread, some frames ahead of the consumer.
 
     The next frame is drawn meanwhile: Pillow holds no lock while it chooses a palette, which takes as long as drawing.
     """

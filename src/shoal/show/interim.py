@@ -1,4 +1,4 @@
-"""Files about a run in progress, written beside its training by a thread that nobody waits for."""
+"""Files about a run in progress, written during its training by a thread that nobody waits for."""
 
 import threading
 import time
@@ -8,11 +8,11 @@ from shoal.base import cpu
 from shoal.base.errors import ShoalError
 
 PRIORITY = 5  # as `nice` counts
-REST = 30  # the pause after a piece of work is so many times what it took
+REST = 30  # the pause after a piece of work is this many times its duration
 
 
 class InterimWriter:
-    """A thread of low priority that does the newest work it was given, and leaves out what was replaced meanwhile.
+    """A thread of low priority that does the newest work it was given, and skips work replaced meanwhile.
 
     It works for one part in `REST` of the time, since drawing holds Python's lock. It begins with the first work, and
     is a daemon, so that it does not hold up the end of the process.
@@ -29,7 +29,7 @@ class InterimWriter:
         self._thread = threading.Thread(target=self._run, name="interim-writer", daemon=True)
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have work done soon, in place of what waits; for any thread."""
+        """Request work, in place of work that still waits; for any thread."""
         with self._changed:
             self._work = work
             if not self._thread.ident:

@@ -11,7 +11,7 @@ METHODS = ("on_start", "on_training", "on_evaluation", "on_end")
 
 
 class StartedRun(NamedTuple):
-    """What `on_start` receives of a run that is about to train."""
+    """The argument of `on_start`: a run that is about to train."""
 
     path: Path  # its directory
     config: Mapping[str, Any]  # the content of `config.json`
@@ -20,7 +20,7 @@ class StartedRun(NamedTuple):
 
 
 def check_listeners(listeners: Any) -> tuple[Any, ...]:
-    """Require that each object has a method by which it can be told of a run.
+    """Require that each object has one of a listener's methods.
 
     Raises:
       ShoalError: one has none, or is a class.

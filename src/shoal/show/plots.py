@@ -30,7 +30,7 @@ def plot_learning_curve(
     Args:
       steps: environment steps of each seed at the points, [points].
       returns: returns, [points, seeds]; NaN where there is none.
-      unit: what each column of the returns is of.
+      unit: the word for a column of the returns.
       failed: the columns that end before the others, since a number was not finite; their ends are marked.
     """
     figure = figures.new_figure()

@@ -1,5 +1,6 @@
 """Reports of a run in progress: lines on the terminal, rows in metrics.jsonl, the learning curve."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -22,8 +23,8 @@ from shoal.show.progress import Progress
 from shoal.xla import machine
 
 MAX_SETTINGS = 5  # in the first line of a result
-CLOSING_SECONDS = 5.0  # that the end of a run waits for rows that are being written
-INTERIM_SECONDS = 15.0  # that it waits for the picture of the run so far, whose imports may take some seconds
+CLOSING_SECONDS = 5.0  # the wait at a run's end for rows that are being written
+INTERIM_SECONDS = 15.0  # the wait for the picture of the run so far, whose imports take seconds
 
 
 class Reporter:
@@ -93,7 +94,7 @@ class Reporter:
         self._interim.close(INTERIM_SECONDS)
 
     def show_start(self, settings: str, parameters: int, update_flops: float, act_flops: float) -> None:
-        """Show where the settings are from, and what the network of one member costs; FLOPs are those of its matrix
+        """Show where the settings are from, and the costs of one member's network; FLOPs are those of its matrix
         products.
         """
         self.progress.note(
@@ -103,7 +104,7 @@ class Reporter:
         )
 
     def start(self, updates: int) -> str:
-        """Tell the listeners of the run that begins, or goes on; return a reason to end it at once, or "".
+        """Tell the listeners that a run starts or resumes; return a reason to end it at once, or "".
 
         Raises:
           Exception: a listener failed.
@@ -122,7 +123,7 @@ class Reporter:
         steps = updates * self.run.steps_per_update
         returns = metrics["episode_return"]
         returns = returns[np.isfinite(returns)]
-        shown = {"return": float(np.mean(returns))} if returns.size else {}
+        shown = {"training return (sampled actions)": float(np.mean(returns))} if returns.size else {}
         self.progress.update(steps, steps_per_second, **shown)
         return self.listeners.tell("on_training", steps, _copies(numbers))
 
@@ -155,10 +156,10 @@ class Reporter:
         """Say once that rows cannot be written."""
         failure, self._interim.failure = self._interim.failure, None
         if error := self._writer.take_failure() or failure:
-            self.progress.note(f"{error} Training goes on.")
+            self.progress.note(f"{error} Training continues.")
 
     def show_so_far(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
-        """Have `progress.json` and the learning curve of the run up to now written; for any thread.
+        """Request to write `progress.json` and the learning curve of the run so far; for any thread.
 
         Args:
           best: `score` of each member's best policy so far, and the `updates` after which it was reached.
@@ -185,7 +186,8 @@ class Reporter:
             progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist())}
         self.directory.save_progress(progress)
         if evaluations:
-            self._draw_curve(names, evaluations)
+            with contextlib.suppress(Exception):  # the end of the run draws it again, and says why it cannot
+                self._draw_curve(names, evaluations)
 
     def end_interim(self) -> None:
         """End the writing about the run so far, since the run has finished."""
@@ -216,7 +218,7 @@ def _copies(numbers: Numbers) -> Numbers:
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
     """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds
-    failed; beside others a failed seed counts with its last return.
+    failed; next to others a failed seed counts with its last return.
 
     Returns:
       the means, [points, settings], NaN where no return is finite; and the indices of the settings.
@@ -318,7 +320,7 @@ def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
 
 
 def _team_line(summary: dict[str, Any]) -> list[str]:
-    """Return a line that says what a score is of several agents; none for one."""
+    """Return a line that says how returns of several agents add up to a score; none for one agent."""
     agents = summary.get("agents")
     if not agents:
         return []

@@ -18,9 +18,9 @@ EPISODE_ENDED = (
     "episode_ended"  # in the observations of a trial: 1 if the step that led here ended an episode
 )
 
-OBSERVATION = "observation"  # the entry of what an agent observes itself, beside others
-GLOBAL_STATE = "global_state"  # the entry that is of the world, and has no axis of agents
-TEAM_RETURNS = ("mean", "sum")  # what the returns of several agents make together
+OBSERVATION = "observation"  # the entry of an agent's own observation, next to others
+GLOBAL_STATE = "global_state"  # the entry with the world's state, without an axis of agents
+TEAM_RETURNS = ("mean", "sum")  # how the returns of several agents add up
 
 PyTree = Any
 Array = jax.Array
@@ -40,7 +40,7 @@ class TimeStep(NamedTuple):
     first: Array  # True: this observation begins an episode
     last: Array  # True: this observation ends one (terminated or truncated)
     action_mask: Array | None = None  # legal actions, where the environment has them
-    alive: Array | None = None  # several agents: who takes part, and acts on this observation; None means all
+    alive: Array | None = None  # several agents: which take part, and act on this observation; None means all
     info: Mapping[str, Array] = {}  # metrics of the environment's own; same keys every step
 
     @property
@@ -202,12 +202,12 @@ class EnvSpec(NamedTuple):
 
     @property
     def of_actor(self) -> "EnvSpec":
-        """The spec of what `act` is given: without the entries that are for the critic only."""
+        """The spec of the inputs of `act`: without the entries that are for the critic only."""
         return self._without(self.critic_only)
 
     @property
     def of_critic(self) -> "EnvSpec":
-        """The spec of what a critic is given: without the entries that are for the actor only."""
+        """The spec of a critic's inputs: without the entries that are for the actor only."""
         return self._without(self.actor_only)
 
     def _without(self, names: tuple[str, ...]) -> "EnvSpec":
@@ -230,14 +230,14 @@ def spec_of(env: Environment) -> EnvSpec:
 
 
 def without_entries(observation: PyTree, names: tuple[str, ...]) -> PyTree:
-    """A dictionary of observations without the entries of these names; other observations as they are."""
+    """Remove the entries of these names from a dictionary of observations; others stay as they are."""
     if not names or not isinstance(observation, Mapping):
         return observation
     return {name: entry for name, entry in observation.items() if name not in names}
 
 
 def for_actor(timestep: TimeStep, spec: EnvSpec) -> TimeStep:
-    """The time-step as `act` is given it: without the observations that only the critic is shown."""
+    """Return the time-step that `act` is given: without the observations that only the critic is shown."""
     if not spec.critic_only:
         return timestep
     return timestep._replace(observation=without_entries(timestep.observation, spec.critic_only))
@@ -269,7 +269,7 @@ class Transitions(NamedTuple):
     weight: Array  # 1, and 0 where there is no transition: from a last to a first time-step
     discount: Array  # 0 exactly where the episode terminated, else 1
     terminated: Array  # whether the episode ended with it for good
-    truncated: Array  # whether the episode was cut with it, so that the value of its end counts
+    truncated: Array  # whether the episode was truncated with it, so that its end has a value
 
 
 def transitions(trajectory: Trajectory) -> Transitions:
@@ -300,7 +300,7 @@ class Clock(NamedTuple):
 
     @classmethod
     def zero(cls) -> "Clock":
-        """The clock before the first update, and wherever nothing is trained."""
+        """Return the clock before the first update, and wherever nothing is trained."""
         return cls(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(()))
 
 
@@ -312,7 +312,7 @@ class Keys(NamedTuple):
 
     @classmethod
     def of_one_group(cls, key: Array) -> "Keys":
-        """One key for both, where there is one group of environments."""
+        """Use one key for both, where there is one group of environments."""
         return cls(key, key)
 
 
@@ -344,7 +344,7 @@ class Algorithm(NamedTuple):
     update: Callable[..., tuple[Learner, Metrics] | tuple[Learner, Metrics, Checks]]
     # update: (learner, trajectory, keys, clock) -> (Learner, Metrics), or with Checks as a third
     inherit: Callable[..., Learner] | None = None
-    # inherit: (learner, saved) -> Learner: a new learner with what another run had learned. `saved` maps the names
+    # inherit: (learner, saved) -> Learner: a new learner with another run's parameters. `saved` maps the names
     # of the leaves of that run's `learner.shared` to arrays. None: the algorithm cannot start from another run.
     behaviour: Callable[[Learner, Clock], Policy] | None = None
     # behaviour: (learner, clock) -> Policy: what acts while transitions are collected, where that is not the policy
@@ -353,4 +353,4 @@ class Algorithm(NamedTuple):
     warm_up: Callable[[Learner, Trajectory], Learner] | None = None
     # warm_up: (learner, trajectory) -> Learner: a learner that has seen a rollout of random actions, before training;
     # the trajectory has no extras and no memory. None: nothing precedes training.
-    warm_up_steps: int = 0  # environment steps of these rollouts, of all environments together
+    warm_up_steps: int = 0  # environment steps of these rollouts, over all environments together

@@ -2,7 +2,7 @@
 
 An agent that takes no part at a time-step is a stream whose episode is over: `last` is true where it is not alive, and
 `first` one step later. So a rule for one agent (weights, bootstrapping, memories that are cleared) needs no other form
-for several, and an agent that comes back begins anew.
+for several, and an agent that comes back restarts.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ def unfold(tree: PyTree, num_agents: int, axis: int = 0) -> PyTree:
 
 
 def alive_of(timestep: TimeStep) -> Array:
-    """Return who takes part, of the shape of the rewards; of one agent, all."""
+    """Return which agents take part, of the shape of the rewards; all where there is one agent."""
     return jnp.ones(timestep.reward.shape, bool) if timestep.alive is None else timestep.alive
 
 
 def for_each(world: Array, timestep: TimeStep) -> Array:
-    """Repeat what is of the worlds for each of their agents, where there are several."""
+    """Repeat the values of worlds for each of their agents, where there are several."""
     return jnp.broadcast_to(world[..., None], timestep.reward.shape) if timestep.has_agents else world
 
 

@@ -136,7 +136,7 @@ class Box:
             shape = np.broadcast_shapes(np.shape(low), np.shape(high))
         elif not isinstance(shape, tuple | list) or not all(_is_length(n) for n in shape):
             raise ValueError(
-                f"Box: shape={short_repr(shape)} is no shape; a tuple of whole numbers, such as (3,), would be right."
+                f"Box: shape={short_repr(shape)} is not a shape; give a tuple of whole numbers, such as (3,)."
             )
         try:
             dtype = jax.dtypes.canonicalize_dtype(dtype)
@@ -282,9 +282,7 @@ class Dict(Mapping[str, Any]):
           ValueError: there is no mapping, or a name is no text.
         """
         if not isinstance(spaces, Mapping):
-            raise ValueError(
-                f"Dict: {short_repr(spaces)} is no mapping; spaces by their names would be right."
-            )
+            raise ValueError(f"Dict: {short_repr(spaces)} is not a mapping; give spaces by their names.")
         if others := [name for name in spaces if not isinstance(name, str)]:
             raise ValueError(
                 f"Dict: {short_repr(others[0])} names a space; text, such as 'position', would be right."

@@ -12,6 +12,11 @@ from shoal.base.user_errors import describe_error
 
 MOVES = "Shoal moves numbers between the host and its devices without asking for each"
 REFUSED: dict[str, Mapping[Any, str]] = {
+    "eager_constant_folding": {True: "Shoal names axes of programs, with which JAX does not fold constants"},
+    "jax_compilation_cache_check_contents": {True: "Shoal compiles programs whose bytes vary"},
+    "jax_default_prng_impl": dict.fromkeys(
+        ("philox2x32", "philox4x32"), "Shoal has programs that XLA does not compile with these keys"
+    ),
     "jax_debug_key_reuse": {
         True: "Shoal folds numbers into one key for many uses, which this takes for reuse"
     },
@@ -63,13 +68,14 @@ def require_usable(*, training: bool = False) -> None:
                 f"JAX's setting {_as_given(name, value)} cannot be used here: {reason}; unset it."
             )
     for name in ("jax_platforms", "jax_platform_name", "jax_default_device"):
-        value = getattr(jax.config, name, None)
+        # `jax_platform_name` is no attribute.
+        value = getattr(jax.config, name, None) or jax.config.values.get(name)
         if isinstance(value, str) and value.partition(",")[0] not in ("", "cpu"):
             _try_to_compute(name, value)
 
 
 def require_platform() -> None:
-    """Require the platforms beside the CPU, and the precision of products, that JAX is set to.
+    """Require the platforms besides the CPU, and the precision of products, that JAX is set to.
 
     This may start the backend, and so comes after the number of the CPU's devices is set.
     """

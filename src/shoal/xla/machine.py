@@ -14,9 +14,9 @@ from shoal.xla.jax_settings import require_platform, require_usable
 from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
 
 MAX_DEVICES = (
-    32  # of a CPU with fewer cores: each has threads and buffers of its own, and more only wait for cores
+    32  # for a CPU with fewer cores: each has its own threads and buffers, and more only wait for cores
 )
-ROWS_WORTH_A_DEVICE = 4096  # of a rollout; below, a device costs more in communication than it computes
+ROWS_WORTH_A_DEVICE = 4096  # per rollout; below, communication costs more than a device saves
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
 # Its own limit, which the plain form leaves, was 1,024 until jaxlib 0.12; the rollout of four CartPoles takes 2.4 times
@@ -40,8 +40,8 @@ def prepare(devices: int = 0, *, one_thread: bool = False) -> None:
     require_usable()
     for name in unknown_tricks():
         raise ShoalError(
-            f"SHOAL_PLAIN names {name!r}, which is no trick; it may be 1 for all, 0 for none, or names, separated by "
-            f"commas, of {', '.join(TRICKS)}{nearest(name, TRICKS)}."
+            f"SHOAL_PLAIN names {name!r}, which is not a trick; it may be 1 for all, 0 for none, or names, separated "
+            f"by commas, of {', '.join(TRICKS)}{nearest(name, TRICKS)}."
         )
     num_devices = 1 if one_thread else devices or cores()
     with contextlib.suppress(RuntimeError):  # a backend is running, with the devices and flags that it has

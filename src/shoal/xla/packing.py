@@ -14,7 +14,7 @@ MIN_UNPACKED_SIZE = 65_536
 
 
 def pack(leaves: tuple) -> tuple[Any, Callable[[Any], tuple]]:
-    """Pack small arrays into one vector, and keep large arrays beside it.
+    """Pack small arrays into one vector, and keep large arrays next to it.
 
         packed, unpack = leaves, lambda packed: packed
 

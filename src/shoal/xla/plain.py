@@ -44,5 +44,5 @@ def uses_plain_form(trick: str) -> bool:
 
 
 def unknown_tricks() -> tuple[str, ...]:
-    """Return the names in `SHOAL_PLAIN` that are no trick's."""
+    """Return the names in `SHOAL_PLAIN` that name no trick."""
     return tuple(name for name in PLAIN if name not in TRICKS)

@@ -45,7 +45,7 @@ def test_members_are_chosen_by_seed_and_label():
     assert members.chosen(TABLE, 4, None) == [1, 3]
     assert members.chosen(TABLE, None, "fast") == [2, 3]
     assert members.chosen(TABLE, 4, "fast") == [3]
-    with pytest.raises(ShoalError, match=r"label='fats' is none of the run's: slow, fast; did you mean"):
+    with pytest.raises(ShoalError, match=r"label='fats' is not one of the run's: slow, fast; did you mean"):
         members.chosen(TABLE, None, "fats")
     with pytest.raises(ShoalError, match=r"seed=5 is not one of the run's: 3, 4\.$"):
         members.chosen(TABLE, 5, None)

@@ -552,7 +552,7 @@ def test_ignored_rules_are_left_out():
     env = environment(type("Three", (Pair,), {"num_agents": 3}))()
     assert [finding.rule for finding in check(env, ignore="agents")] == ["not-checked"]
     assert check(env, ignore=("agents", "not-checked")) == []
-    with pytest.raises(ShoalError, match=r"'key_ignored' is no rule .* did you mean 'key-ignored'"):
+    with pytest.raises(ShoalError, match=r"'key_ignored' is not a rule .* did you mean 'key-ignored'"):
         check(env, ignore=("key_ignored",))
 
 
@@ -689,7 +689,7 @@ def test_the_settings_of_the_caller_hold_in_the_thread_and_its_errors_come_back(
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, True, "60", None])
 def test_a_time_that_is_none_is_refused(seconds):
-    with pytest.raises(ShoalError, match=f"seconds={re.escape(repr(seconds))} is no time for a check"):
+    with pytest.raises(ShoalError, match=f"seconds={re.escape(repr(seconds))} is not a duration"):
         check(Walk(), seconds=seconds)
 
 

@@ -21,9 +21,9 @@ from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep, spaces
 class Memory(NamedTuple):
     """A policy's memory, [N, ...]; a field is () where the policy has none, which costs nothing."""
 
-    carry: PyTree = ()  # of the actor, or of a joint network
-    action: PyTree = ()  # the previous one as numbers, zeros for none
-    noise: PyTree = ()  # of correlated exploration
+    carry: PyTree = ()  # the recurrent state of the actor, or of a joint network
+    action: PyTree = ()  # the previous action as numbers, zeros for none
+    noise: PyTree = ()  # the noise of correlated exploration
 
 
 class Local(NamedTuple):
@@ -39,7 +39,7 @@ def is_recurrent(config: Any) -> bool:
 
 
 def crosses_ends(config: Any) -> bool:
-    """Report whether a memory lasts over the ends of episodes, so that what is seen there is remembered."""
+    """Report whether a memory lasts across the ends of episodes, and so depends on the observations there."""
     return is_recurrent(config) and config.memory_lasts == "run"
 
 
@@ -81,10 +81,10 @@ def _initial_memories(
 
 
 def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
-    """Collect the network's inputs: the normalised observation, and what else the config names.
+    """Collect the network's inputs: the normalised observation, and the others that the config names.
 
-    The previous action and the reward of the step that a memory begins with are none: zeros; so are those of an
-    episode's first step, where the memory lasts over its end.
+    The previous action and reward are zeros at the step at which a memory begins, and at an
+    episode's first step where the memory lasts across episodes.
     """
     if not is_recurrent(config):
         return NetworkInputs(observation, timestep.action_mask)
@@ -98,7 +98,7 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
 
 
 def memory_starts(config: Any, timestep: TimeStep) -> Array:
-    """Tell where the memory is cleared: at the first step, or also at that of each episode of a trial, or nowhere."""
+    """Return where the memory is cleared: at first steps, also at those of a trial's episodes, or nowhere."""
     observation = timestep.observation
     if crosses_ends(config):
         return jnp.zeros_like(timestep.first)
@@ -108,7 +108,7 @@ def memory_starts(config: Any, timestep: TimeStep) -> Array:
 
 
 def previous_actions(spec: EnvSpec, memory_action: PyTree, raw: Array) -> PyTree:
-    """The actions from before each of T+1 steps as numbers, [T+1, N, A]: the memory's, then those of the rollout."""
+    """Return the previous action of each of T+1 steps as numbers, [T+1, N, A]: the memory's, then the rollout's."""
     if isinstance(memory_action, tuple):
         return ()
     return jnp.concatenate([memory_action[None], action_features(spec.action_space, raw)])

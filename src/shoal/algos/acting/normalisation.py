@@ -67,7 +67,7 @@ def normalise(config: Any, moments: statistics.RunningMoments | None, observatio
 def observe(
     moments: statistics.RunningMoments | None, observation: PyTree, weight: Array, axis: tuple[str, ...]
 ) -> statistics.RunningMoments | None:
-    """Add the observations of T steps of N environments to the moments; those of weight 0 count nowhere."""
+    """Add the observations of T steps of N environments to the moments; those of weight 0 are ignored."""
     if moments is None:
         return None
     return statistics.update_moments(moments, observation, weight, axis_name=axis)

@@ -1,1 +1,1 @@
-"""Several agents: an algorithm for one agent, of which each agent of each world is a stream."""
+"""Several agents: a single-agent algorithm, for which each agent of each world is a stream."""

@@ -1,4 +1,4 @@
-"""The inputs of one of several agents and of its critic: a spec of one agent, and time-steps of it.
+"""The inputs of one agent of several and of its critic: its spec and its time-steps.
 
 Flags are integers, which `norm_obs` leaves as they are: normalised, one that never changes would be 0.
 """
@@ -19,7 +19,7 @@ IDENTITY, EVERYBODY = "agent_id", "everybody"  # entries that are added
 
 
 class View(NamedTuple):
-    """The choice of what an agent and its critic are shown; static.
+    """The choice of the inputs of an agent and of its critic; static.
 
     Attributes:
       agent_id: whether the agent is shown its own number, one-hot.
@@ -55,7 +55,7 @@ class View(NamedTuple):
         return EnvSpec(space, self.spec.action_space, 1, tuple(sorted(critic_only)), (), actor_only)
 
     def of_actors(self, timestep: TimeStep) -> TimeStep:
-        """Return the time-step as the agents are shown it, [..., N, A, ...], without what only critics are."""
+        """Return the agents' time-step, [..., N, A, ...], without the entries for critics only."""
         shown = without_entries(dict(_entries(timestep.observation)), self.spec.critic_only)
         if self.says_who_is_present:
             shown[PRESENT] = _presence(timestep)
@@ -64,7 +64,7 @@ class View(NamedTuple):
         return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def of_critics(self, timestep: TimeStep) -> TimeStep:
-        """Return the time-step with all that agents and their critics are shown, [..., N, A, ...]."""
+        """Return the time-step with all entries for agents and their critics, [..., N, A, ...]."""
         observation = _entries(observations_of_agents(timestep))
         shown = {name: x for name, x in observation.items() if self._shows(name)}
         own = without_entries(dict(shown), self.spec.critic_only + self.spec.actor_only)
@@ -77,7 +77,7 @@ class View(NamedTuple):
         return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def check(self) -> None:
-        """Require that the world has what the critic is to be shown."""
+        """Require that the world has the entries that the critic needs."""
         space = self.spec.observation_space
         if "state" in self.critic_input and GLOBAL_STATE not in _entries(space):
             raise ShoalError(
@@ -113,7 +113,7 @@ def _presence(timestep: TimeStep) -> Array:
 
 
 def _of_everybody(own: Mapping[str, PyTree], space: Space, timestep: TimeStep) -> Array:
-    """Join the observations of all agents of a world, each with a flag of presence; those of the absent are zeros."""
+    """Join the observations of all agents of a world, each with a flag of presence; zeros for absent agents."""
     alive = alive_of(timestep)
     spaces = {name: part for name, part in _entries(space).items() if name in own}
     numbers = [part.flatten(own) for part in observation_parts(Dict(spaces))]

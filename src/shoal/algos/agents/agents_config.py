@@ -1,4 +1,4 @@
-"""The settings of several agents: what they share, and what they and their critics are shown."""
+"""The settings of several agents: shared parameters, and the inputs of agents and critics."""
 
 from collections.abc import Callable
 from typing import ClassVar, Literal
@@ -40,19 +40,19 @@ class AgentsConfig:
     """Shows the critic the agent's own observation, the state of the world, the observations of all agents, or the
     state with the agent's own observation and number."""
     opponent: Literal["latest", "past"] = "latest"
-    """Lets all agents meet the others' latest policies (latest), or in a share of the worlds earlier ones (past,
+    """Trains against the others' latest policies (latest), or in a share of the worlds against earlier ones (past,
     with parameters role or agent)."""
     opponent_share: float = parameter(0.5, above=0.0, high=1.0, static=True)
     """Lets one set of agents learn against earlier policies in this share of the worlds (opponent past)."""
     opponent_pool: int = parameter(8, low=1, high=LARGEST_INDEX)
     """Keeps this many earlier policies of each set of agents, a uniform sample of all (opponent past)."""
     opponent_every: int = parameter(10, low=1, high=LARGEST_INDEX)
-    """Adds the latest policies to the earlier ones after each so many updates, in place of some (opponent past)."""
+    """Adds the latest policies to the earlier ones every so many updates, replacing some of them (opponent past)."""
 
     def algorithm(
         self, make: Callable[[EnvSpec], Algorithm], spec: EnvSpec, is_joint: bool = False
     ) -> Algorithm:
-        """Make the algorithm of all agents of a world from that of one; `make` is given the spec of one."""
+        """Make the algorithm of all agents of a world from one for a single agent; `make` is given one agent's spec."""
         view, sets = self.view(spec, is_joint), self.sets(spec)
         if self.opponent == "latest":
             return taking_over_latest(over_agents(make, view, sets, joint=is_joint))
@@ -61,7 +61,7 @@ class AgentsConfig:
         return against_past(algorithm, opponents)
 
     def view(self, spec: EnvSpec, is_joint: bool = False) -> View:
-        """Return what the agents of a world and their critics are shown, one by one or at once."""
+        """Return the choice of the inputs of agents and critics, one by one or all agents at once."""
         return View(spec, self.agent_id, self.critic_input, is_joint)
 
     def sets(self, spec: EnvSpec) -> Sets:
@@ -88,11 +88,11 @@ class AgentsConfig:
         return Opponents(self.sets(spec), self.opponent_share, self.opponent_pool, self.opponent_every)
 
     def validate(self, spec: EnvSpec, num_envs: int, is_joint: bool = False) -> None:
-        """Require that the settings fit the world, their number, and a network that is shown all agents at once.
+        """Require that the settings fit the world, the number of worlds, and a network shown all agents at once.
 
         Raises:
-          ShoalError: the roles do not cover all agents, there are none, the critic is to be shown what is not there, or
-            nobody or too few worlds are there to learn against earlier policies.
+          ShoalError: the roles do not cover all agents, there are none, the critic's input lacks an entry, or there are
+            no agents or too few worlds to learn against earlier policies.
         """
         if is_joint and (self.parameters != "shared" or self.critic_input != "own"):
             raise ShoalError(

@@ -1,4 +1,4 @@
-"""Independent learners (de Witt et al. 2020, arXiv:2011.09533): an algorithm for one agent, for each of several.
+"""Independent learners (de Witt et al. 2020, arXiv:2011.09533): a single-agent algorithm for each of several agents.
 
 Each agent of a world is a stream (`types.agent_axis`). A set of agents that share parameters is trained as one agent
 in that many more environments; agents or roles with parameters of their own are several such sets. An algorithm whose
@@ -33,8 +33,8 @@ from shoal.types import (
 class Memory(NamedTuple):
     """The memories of all agents, [N, A, ...]."""
 
-    sets: tuple[PyTree, ...]  # of the agents of each set
-    absent: Array | None  # who took no part at the step before, [N, A]; None where no agent has a memory
+    sets: tuple[PyTree, ...]  # the memory of each set's agents
+    absent: Array | None  # agents absent at the previous step, [N, A]; None where no agent has a memory
 
 
 class Sets(NamedTuple):
@@ -73,11 +73,11 @@ class Sets(NamedTuple):
         return [timestep._replace(**part) for part in self.split(of_agents, timestep.last.ndim)]
 
     def each(self, tree: PyTree) -> Sequence[PyTree]:
-        """Return the part of each set of what is kept for each of them, such as parameters."""
+        """Return the values that are stored per set, such as parameters: one for each set."""
         return (tree,) if self.is_one else tree
 
     def all(self, parts: Iterable[PyTree]) -> PyTree:
-        """Return what is kept for each set, the reverse of `each`."""
+        """Join one value for each set in the form in which they are stored, the reverse of `each`."""
         parts = tuple(parts)
         return parts[0] if self.is_one else parts
 
@@ -115,7 +115,7 @@ def over_agents(
     joint: bool = False,
     learns: Callable[[int], np.ndarray] | None = None,
 ) -> Algorithm:
-    """Make an algorithm for several agents of one for a single agent.
+    """Make an algorithm for several agents from one for a single agent.
 
     Args:
       sets: the agents that share parameters. What an algorithm computes over its batch, such as the moments of
@@ -208,7 +208,7 @@ class _OfAgents(NamedTuple):
         return self._joined([see(*pair) for pair in pairs])
 
     def _trajectories(self, trajectory: Trajectory) -> list[Trajectory]:
-        """Return the trajectory of each set's agents, as that of streams."""
+        """Return the trajectory of each set's agents, as streams."""
         trajectory = trajectory._replace(timesteps=self.view.of_critics(trajectory.timesteps))
         if self.learns is not None:
             learns = jnp.asarray(self.learns(trajectory.timesteps.last.shape[1]))
@@ -238,9 +238,9 @@ class _OfAgents(NamedTuple):
 
 
 def _without_others(trajectory: Trajectory, learns: Array) -> Trajectory:
-    """Let agents that are not learned from, [N, A], take no part at any step, after the critics were shown all.
+    """Mark agents that are not learned from as absent at every step, after critics were shown all of them.
 
-    Their discount is 0, so that no value is bootstrapped from what they observed.
+    Their discount is 0, so that no value is bootstrapped from their observations. `learns` is [N, A].
     """
     timesteps, memory = trajectory.timesteps, trajectory.memory
     alive = agent_axis.alive_of(timesteps) & learns

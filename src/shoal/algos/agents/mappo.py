@@ -16,6 +16,6 @@ class MAPPOConfig(PPOConfig):
     update_epochs: int = 10
     """Passes this many times over each rollout; the paper takes 5 to 10."""
     norm_value: Literal["none", "running", "popart"] = "running"
-    """Lets the critic learn values in units of the running mean and standard deviation of its targets, or not."""
+    """Trains the critic on targets normalised by their running mean and standard deviation, or not."""
     num_minibatches: int = 1
     """Makes this many gradient steps per pass; the paper takes one."""

@@ -1,4 +1,4 @@
-"""Opponents of the past: sets of agents learn against earlier policies of each other, and not the latest alone.
+"""Past opponents: sets of agents learn against each other's earlier policies, not only the latest.
 
 Where sets of agents play against each other, each may learn to beat the latest policy of the others and forget how to
 beat an earlier one, so that all run in circles. Here, in a share of the worlds, one set acts by its latest policy and
@@ -24,7 +24,7 @@ POOL_STREAM = np.uint32(2**32 - 1)  # of an update's key; the sets of agents hav
 
 
 class Opponents(NamedTuple):
-    """The choice of who acts by policies of the past, in which worlds; static.
+    """The choice of agents that act by past policies, and of the worlds in which they do; static.
 
     Attributes:
       share: of the worlds, in which one set learns and the others act by policies of the past.
@@ -38,7 +38,7 @@ class Opponents(NamedTuple):
     every: int
 
     def worlds(self, num_envs: int) -> list[range]:
-        """Return the worlds in which all act by their latest policy, and then those in which only each set does.
+        """Return the worlds where all agents act by their latest policy, then for each set those where only it does.
 
         Raises:
           ShoalError: there is not one for each set.
@@ -54,7 +54,7 @@ class Opponents(NamedTuple):
         return [range(bounds[0]), *map(range, bounds[:-1], bounds[1:])]
 
     def learns(self, num_envs: int) -> np.ndarray:
-        """Return who acts by the latest policy and learns, [N, A]."""
+        """Return which agents act by their latest policy and learn, [N, A]."""
         learns = np.ones((num_envs, sum(map(len, self.sets.members))), bool)
         for agents, worlds in zip(self.sets.members, self.worlds(num_envs)[1:], strict=True):
             learns[worlds.start : worlds.stop] = np.isin(np.arange(learns.shape[1]), agents)
@@ -64,7 +64,7 @@ class Opponents(NamedTuple):
 class Learned(NamedTuple):
     """The learned state of all sets, and a pool of their past policies."""
 
-    latest: PyTree  # what `over_agents` learns
+    latest: PyTree  # the learned state of `over_agents`
     pool: PyTree  # policies of the past, [size, ...]; the first entries are filled first
     opponent: Array  # the entry of the pool that each set acts by in the next rollout, [sets]
 
@@ -77,7 +77,7 @@ class Behaviour(NamedTuple):
 
 
 def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
-    """Make an algorithm whose agents meet policies of the past; the latest policies are evaluated and saved."""
+    """Make an algorithm whose agents play against past policies; the latest policies are evaluated and saved."""
     num_sets, size = len(opponents.sets.members), opponents.size
     take_over: Any = algorithm.inherit
     see: Any = algorithm.warm_up
@@ -147,7 +147,7 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
 
 
 def taking_over_latest(algorithm: Algorithm) -> Algorithm:
-    """Let an algorithm start from runs with a pool of past policies too, of which it takes over the latest."""
+    """Make an algorithm that can also start from runs with a pool of past policies: from the latest of them."""
     take_over: Any = algorithm.inherit
 
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
@@ -163,7 +163,7 @@ def _latest(learner: Learner) -> Learner:
 
 
 def offered(updates: Array, every: int) -> Array:
-    """Return how many policies were offered to a pool after so many updates; the initial one is the first."""
+    """Return how many policies were offered to a pool by a number of updates; the initial one is the first."""
     return 1 + updates // every
 
 

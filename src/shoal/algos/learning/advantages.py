@@ -1,6 +1,6 @@
 """Advantages and value targets of a rollout: functions with one signature, by name.
 
-Each takes the config, what the transitions give [T, N], the values of all time-steps [T+1, N], and the log-ratio
+Each takes the config, the data of the transitions [T, N], the values of all time-steps [T+1, N], and the log-ratio
 log π(a) - log μ(a) of the actions [T, N], where π is the policy of the values' parameters and μ the one that acted;
 None where they are the same. It returns the advantages and the targets of the value, [T, N] each. In the place of N
 there may be several axes.
@@ -23,7 +23,7 @@ from shoal.types import Array
 
 
 class ReturnInputs(NamedTuple):
-    """The inputs of returns beside the values, of each transition, [T, N]."""
+    """The inputs of returns besides the values, of each transition, [T, N]."""
 
     reward: Array  # divided as configured
     discount: Array  # gamma times the environment's
@@ -69,7 +69,7 @@ def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | N
 def lambda_returns(
     config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None
 ) -> tuple[Array, Array]:
-    """Compute λ-returns as the targets, and how far they exceed the values as the advantages; those of `gae`."""
+    """Compute λ-returns as targets, and their excess over the values as advantages; both equal `gae`'s."""
     estimate = _over_streams(returns.lambda_returns, (1, 1, 1, 1, None, 1), value)
     reward, discount, last, weight = inputs
     return _from_returns(
@@ -80,7 +80,7 @@ def lambda_returns(
 def discounted_returns(
     config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None
 ) -> tuple[Array, Array]:
-    """Compute discounted returns as the targets, and how far they exceed the values as the advantages.
+    """Compute discounted returns as targets, and their excess over the values as advantages.
 
     An episode that is cut, by truncation or by the rollout's end, is bootstrapped there.
     """

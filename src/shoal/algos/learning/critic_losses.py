@@ -41,7 +41,7 @@ LOSSES = {"squared": squared, "huber": huber, "hl_gauss": hl_gauss, "two_hot": t
 
 
 def value_loss(config: Any, output: Any, old_value: Array, target: Array) -> Array:
-    """Compute the chosen loss of each row, with `clip_vloss` the larger one of it and that of the clipped value.
+    """Compute the chosen loss of each row; with `clip_vloss`, the larger of it and the clipped value's loss.
 
     Raises:
       ShoalError: the critic gives distributions where the loss is of numbers, or the other way round.

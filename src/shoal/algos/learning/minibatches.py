@@ -1,4 +1,4 @@
-"""From a rollout to minibatches: rows of it, shuffled, by networks that remember in contiguous chunks of time.
+"""From a rollout to minibatches: shuffled rows, for recurrent networks contiguous chunks of time.
 
 A chunk is K steps of one environment with the memory from before the first of them; a network without memory has
 chunks of one step, and no axis for it. Leading axes of rows: [C] without memory, [C, K] with it. Where advantages are
@@ -29,7 +29,7 @@ class ChunkStart(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rollout as independent rows; one of weight 0 is no transition and counts nowhere."""
+    """The rollout as independent rows; a row of weight 0 is not a transition and is ignored."""
 
     inputs: NetworkInputs
     raw_action: Array
@@ -40,11 +40,11 @@ class Rows(NamedTuple):
     target: PyTree  # the same, as the value loss compares it
     weight: Array
     start: ChunkStart = ChunkStart()
-    returns: PyTree = ()  # what advantages and targets are computed from, where the loss does that
+    returns: PyTree = ()  # the inputs of advantages and targets, where the loss computes these
 
 
 def to_rows(config: Any, tree: PyTree) -> PyTree:
-    """Arrays of a rollout [T, N, ...] by rows: [T * N, ...], or in chunks of K steps [T / K * N, K, ...]."""
+    """Reshape arrays of a rollout [T, N, ...] to rows [T * N, ...], or to chunks of K steps [T / K * N, K, ...]."""
     if not memories.is_recurrent(config):
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
@@ -58,7 +58,7 @@ def to_rows(config: Any, tree: PyTree) -> PyTree:
 
 
 def start_steps(config: Any, num_steps: int) -> tuple[int, ...]:
-    """The steps of a rollout before which the replay of each chunk starts, its burn-in included; () without memory."""
+    """Return the steps before which each chunk's replay starts, its burn-in included; () without memory."""
     if not memories.is_recurrent(config):
         return ()
     length = config.chunk_length or num_steps
@@ -90,7 +90,7 @@ def chunk_starts(config: Any, inputs: NetworkInputs, starts: PyTree) -> ChunkSta
 
 
 def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Any, Any]:
-    """Runs the network over a minibatch: (the rows, the distributions, the critic's outputs), of equal leading axes.
+    """Run the network over a minibatch: (rows, distributions, critic's outputs), of equal leading axes.
 
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.
@@ -126,8 +126,8 @@ class Minibatch(NamedTuple):
     """The rows of one gradient step."""
 
     rows: Array  # their indices, uint32 [size]
-    advantage: PyTree  # of these rows, normalised as configured, [size, ...]; () where the loss computes it
-    weight: Array  # how many of them are transitions, of all devices
+    advantage: PyTree  # of the rows, normalised as configured, [size, ...]; () if the loss computes it
+    weight: Array  # the number of transitions among the rows of all devices
     epoch: Array
 
 

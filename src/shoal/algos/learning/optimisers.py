@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from shoal.base.errors import ShoalError, nearest
@@ -48,7 +49,7 @@ class OptimizerConfig:
     """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf
     disables this."""
     optimizer: str = settings.function("adam")
-    """Takes this optimiser, by its name in Optax, or a function that makes one from the step size."""
+    """Uses this optimiser, by its name in Optax, or a function that makes one from the step size."""
     optimizer_args: tuple[str, ...] = DEFAULT_ARGUMENTS
     """Passes further arguments to the optimiser, each as name=value; the default is left out where it takes no eps."""
     optimizer_numbers: Any = settings.keyed("optimizer_args")
@@ -57,18 +58,18 @@ class OptimizerConfig:
     separate_updates: bool = False
     """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
     critic_learning_rate: float | None = parameter(None, above=0.0)
-    """Sets the step size of the critic's optimiser; None takes learning_rate."""
+    """Sets the step size of the critic's optimiser; None uses learning_rate."""
     critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
-    """Scales the critic's gradient down to this norm; None takes max_grad_norm."""
+    """Scales the critic's gradient down to this norm; None uses max_grad_norm."""
     critic_optimizer: str | None = settings.function(None)
-    """Takes this optimiser for the critic; None takes the actor's, arguments included."""
+    """Uses this optimiser for the critic; None uses the actor's, arguments included."""
     critic_optimizer_args: tuple[str, ...] | None = None
     """Passes further arguments to critic_optimizer, each as name=value; None passes none."""
     critic_optimizer_numbers: Any = settings.keyed("critic_optimizer_args")
     """As optimizer_numbers, for the critic's optimiser; () takes the actor's where that is the critic's too."""
 
     def with_critic_defaults(self) -> "OptimizerConfig":
-        """Give each setting of the critic that is None the value of the actor's."""
+        """Replace each setting of the critic that is None by the actor's."""
         is_own = self.critic_optimizer is not None
         own_arguments: tuple[str, ...] = () if is_own else self.optimizer_args
         numbers = self.critic_optimizer_numbers or (() if is_own else self.optimizer_numbers)
@@ -184,7 +185,7 @@ def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
         depends on the step size.
     """
     optimizer_named(name, texts, 0.1, numbers)
-    parameters = (jnp.zeros((2, 3)), jnp.zeros(3))
+    parameters = (np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
 
     def step(rate: Array) -> tuple[PyTree, PyTree]:
         optimizer = optimizer_named(name, texts, rate, numbers)

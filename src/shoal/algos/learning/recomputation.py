@@ -1,4 +1,4 @@
-"""Advantages and targets, computed once for a rollout, anew for each epoch, or for each minibatch.
+"""Advantages and targets, computed once for a rollout, again for each epoch, or for each minibatch.
 
 PPO computes them once, with the parameters that acted. Computed again with the current parameters they follow the
 critic (Andrychowicz et al. 2021, "What Matters for On-Policy Deep Actor-Critic Methods?", section 3.5), and V-trace has
@@ -26,18 +26,18 @@ from shoal.types import Array, PyTree
 class Rollout(NamedTuple):
     """A rollout, as the inputs of its values, ratios and returns."""
 
-    inputs: NetworkInputs  # of the network at all T+1 steps, [T+1, N, ...]
-    memories: Memories  # from before the first of them, [N, ...]
+    inputs: NetworkInputs  # the network's inputs at all T+1 steps, [T+1, N, ...]
+    memories: Memories  # the memories before the first step, [N, ...]
     raw_action: Array  # [T, N, ...]
-    log_prob: Array  # of the policy that acted, [T, N]
+    log_prob: Array  # under the policy that acted, [T, N]
     returns: ReturnInputs  # [T, N]
 
 
 def rows_of_streams(config: Any, rows: Rows, rollout: Rollout) -> Rows:
-    """Lay out each environment's steps as one row, [N, T+1, ...], with what returns are computed from.
+    """Lay out each environment's steps as one row, [N, T+1, ...], with the inputs of returns.
 
-    The last step is no transition and has weight 0; its inputs are there for its value. So are those of an episode's
-    last step if it was cut. Other inputs that no value is read from are replaced by zeros, unless a memory lasts over
+    The last step is not a transition and has weight 0; its inputs serve for its value, as do those of an episode's
+    last step if it was truncated. Inputs whose value is not used are replaced by zeros, unless a memory lasts across
     them.
     """
     returns, inputs = rollout.returns, rollout.inputs
@@ -62,7 +62,7 @@ def extend(x: Array) -> Array:
 def estimate(
     config: Any, axis: tuple[str, ...], rollout: Rollout, moments: RunningMoments | None, network: PyTree
 ) -> tuple[Array, Array]:
-    """Compute advantages and targets by rows from values and ratios of a network that need not have acted.
+    """Compute advantages and targets by rows, from the values and ratios of another network than the acting one.
 
     A network with memory runs over the whole rollout, from the memory that acting began it with.
 
@@ -93,7 +93,7 @@ def with_estimates(
     log_ratio: Array,
     output: Array,
 ) -> Rows:
-    """Compute a minibatch's advantages and targets from what the loss itself has computed, without gradient.
+    """Compute a minibatch's advantages and targets from the loss's own ratios and values, without gradient.
 
     Args:
       moments: of the value's targets; None without normalisation.

@@ -1,7 +1,7 @@
 """Training of a part of a population: its members dealt out evenly over the devices, or packed into a smaller program.
 
 Where members run one after the other, one that has stopped costs nothing, but a device whose members have all stopped
-would be idle. Where they run together, the program computes all of them as long as one goes on, so that programs of
+would be idle. Where they run together, the program computes all of them as long as one continues, so that programs of
 fewer members are compiled ahead.
 """
 
@@ -43,7 +43,7 @@ class Programs(NamedTuple):
 
 
 class Dealer:
-    """Trains those members of a population that go on, in programs that are smaller by `factor` each time."""
+    """Trains those members of a population that continue, in programs that are smaller by `factor` each time."""
 
     def __init__(self, whole: Any, shapes: Run, layout: Layout, factor: int):
         self._shapes, self._members = shapes, shapes.updates.shape[0]
@@ -62,7 +62,7 @@ class Dealer:
         thread.shutdown(wait=False)
 
     def train(self, population: Run, num_updates: jax.Array, begins_interval: jax.Array) -> Run:
-        """Make some updates of the members that go on; the others stay as they are."""
+        """Make some updates of the members that continue; the others do not change."""
         going_on = np.flatnonzero(np.asarray(population.fault) == NOWHERE).tolist()
         size = min((size for size in self._programs if size >= len(going_on)), default=0)
         if len(going_on) == self._members or not size:

@@ -1,9 +1,9 @@
-"""Synchronous successive halving: at each rung the best settings go on, and the others stop.
+"""Synchronous successive halving: at each rung the best settings continue, and the others stop.
 
 All settings are compared after the same number of updates, by the interquartile mean of their seeds' evaluations. Of
-those that have a score (a setting of which all seeds failed has none) one of every `factor` goes on, at least one.
+those that have a score (a setting of which all seeds failed has none) one of every `factor` continues, at least one.
 A member that has stopped makes no further update and is not evaluated; its schedules are those of the full budget, as
-those of the members that go on.
+those of the members that continue.
 
 Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et al.
 2020, "A System for Massively Parallel Hyperparameter Tuning".
@@ -25,9 +25,9 @@ from shoal.ops.scores import rank_settings
 
 
 class Halving(NamedTuple):
-    """When members of several settings stop."""
+    """The rungs at which members of several settings stop."""
 
-    factor: int  # of so many settings one goes on
+    factor: int  # one of this many settings continues
     min_steps: int  # environment steps of each member before the first rung
     metric: str = "return_mean"  # of evaluations, by which settings are compared
 
@@ -42,7 +42,7 @@ class Halving(NamedTuple):
     def check(self, run: RunConfig, settings: int) -> None:
         """Require that there is something to stop, and a time to do it."""
         if self.factor < 2:
-            raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings goes on.")
+            raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings continues.")
         if not run.is_evaluated:
             raise ShoalError(
                 f"halving={self.factor} compares evaluations, and eval_every='never' makes none."
@@ -59,7 +59,7 @@ class Halving(NamedTuple):
             )
 
     def survivors(self, scores: Mapping[str, Sequence[float]], others: Iterable[float] = ()) -> list[str]:
-        """Return the labels of the settings that go on, best first: one of every `factor` that have a score
+        """Return the labels of the settings that continue, best first: one of every `factor` that have a score
         (see `rank_settings`).
         """
         living = [label for label, x in rank_settings(scores, others).items() if np.isfinite(x.iqm)]
@@ -73,7 +73,7 @@ def stop_others(
     members: Members,
     halving: Halving,
 ) -> Run:
-    """Mark the members of the settings that do not go on as stopped.
+    """Mark the members of the settings that do not continue as stopped.
 
     Args:
       evaluations: (updates, metrics) of each so far, a number per member; the last is that of this rung.

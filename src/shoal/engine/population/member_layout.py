@@ -45,10 +45,10 @@ def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by:
     the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
     """
     member_shards, devices_per_member = mesh_shape(len(devices), members, groups)
-    indices = jax.numpy.asarray(range(member_shards * devices_per_member)).reshape(
-        member_shards, devices_per_member
-    )
-    placed = [[devices[int(i)] for i in row] for row in indices]
+    placed = [
+        devices[shard * devices_per_member : (shard + 1) * devices_per_member]
+        for shard in range(member_shards)
+    ]
     axes = (AxisType.Auto, AxisType.Auto)
     mesh = Mesh(placed, (MEMBER_AXIS, ENV_AXIS), axis_types=axes)
     if mapped_by == "auto":

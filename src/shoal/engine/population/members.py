@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from shoal.base.errors import ShoalError, nearest
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-ENVIRONMENT = "env."  # what the names of settings that are parameters of the environment begin with
+ENVIRONMENT = "env."  # the prefix of settings that are parameters of the environment
 
 
 class Variant(NamedTuple):
@@ -76,13 +76,13 @@ def members_of_config(config: Mapping[str, Any]) -> Members:
 
 
 def to_metadata(members: Members) -> dict[str, Any]:
-    """Return the table as JSON holds it beside saved policies."""
+    """Return the table as JSON, to be saved with policies."""
     labels = [member.label for member in members]
     return {"seeds": [member.seed for member in members]} | ({"labels": labels} if any(labels) else {})
 
 
 def from_metadata(metadata: Mapping[str, Any]) -> Members:
-    """Make the table again from `to_metadata`; what settings the members have, it does not hold."""
+    """Make the table again from `to_metadata`; it does not hold the members' settings."""
     seeds = [operator.index(seed) for seed in metadata["seeds"]]
     return tuple(map(Member, seeds, map(str, metadata.get("labels", [""] * len(seeds)))))
 
@@ -97,7 +97,7 @@ def chosen(members: Members, seed: int | None, label: str | None) -> list[int]:
     if label is not None and label not in labels:
         known = "its members differ in their seeds only" if "" in labels else ""
         hint = nearest(label, labels) or "."
-        raise ShoalError(f"label={label!r} is none of the run's: {known or ', '.join(labels)}{hint}")
+        raise ShoalError(f"label={label!r} is not one of the run's: {known or ', '.join(labels)}{hint}")
     if seed is not None and seed not in seeds:
         raise ShoalError(f"seed={seed} is not one of the run's: {', '.join(map(str, seeds))}.")
     return [

@@ -23,10 +23,10 @@ from shoal.engine.population.pbt_settings import LINEAR, ONE_MINUS_LOG, Tuned, m
 from shoal.engine.run import Run, Stream, stream_key
 from shoal.types import Array
 
-PARTS = 5  # the worst of so many equal parts of the population copies the best
+PARTS = 5  # the worst of this many equal parts of the population copies the best
 FACTORS = (0.8, 1.25)
 REDRAW = 0.25  # the probability of a new draw
-# What stays with a member's place in the population, and what all members have in common.
+# The parts of a Run that stay at a member's place in the population, and those that all members share.
 NOT_COPIED = (
     *("key", "best", "evaluated"),
     *("environment", "evaluation_environment", "total_updates", "evaluation", "settings"),
@@ -49,7 +49,7 @@ class Exchanged(NamedTuple):
 
 
 def select_parents(scores: Array, places: Array, ties: Array) -> Array:
-    """Choose whom each member continues by truncation selection: the worst fifth copies the best fifth.
+    """Choose each member's parent by truncation selection: the worst fifth copies the best fifth.
 
     Members are sorted by score, equal ones in a random order: where rewards are seldom all scores are 0 at first, and
     the same members would copy each time. A member whose score is not finite has failed: it copies in any case, since
@@ -112,7 +112,7 @@ def uniform_draws(keys: Array, number: Array | int, settings: int) -> Array:
 def exchange_settings(
     tuned: Sequence[Tuned], values: Values, scores: Array, draws: Array, number: Array | int
 ) -> Exchanged:
-    """Choose parents, and change the settings of the members that copy; exchange 0 draws those of all members anew."""
+    """Choose parents, and change the settings of the members that copy; exchange 0 draws all members' settings."""
     is_first = jnp.asarray(number) == 0
     own = jnp.arange(scores.shape[0])
     parent = jnp.where(is_first, own, select_parents(scores, draws[:, 0], draws[:, -1]))

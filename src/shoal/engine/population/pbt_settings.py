@@ -64,7 +64,7 @@ class Evolution(NamedTuple):
 
     @property
     def examples(self) -> list[dict[str, float]]:
-        """Values of all settings such that a check of each holds for all that may come, the least first."""
+        """Values of all settings, the least first: a check that all of these pass, all values to come will pass."""
         if self.schedule:
             return [dict(step.settings) for step in self.schedule]
         lowest, highest = ({x.name: getattr(x, bound) for x in self.tuned} for bound in ("low", "high"))

@@ -68,7 +68,7 @@ def _check_declarations(env: Any) -> Iterator[Finding]:
 
 
 def _check_step(env: Any) -> Iterator[Finding]:
-    env_arrays, key = as_arrays(env), jax.random.key(0)
+    env_arrays, key = as_arrays(env), jax.eval_shape(jax.random.key, 0)
     start, action, stepped = _shapes(_first_step.trace(env_arrays, key))
     yield from check_types(env, Traces(start, stepped))
     yield from check_summaries(env, start[1].info)

@@ -49,7 +49,7 @@ def check_protocol(env: Any) -> Iterator[Finding]:
 
 
 def _check_team(env: Any, agents: int) -> Iterator[Finding]:
-    """Check what is declared of several agents: their roles, and what their returns make together."""
+    """Check the declarations for several agents: their roles, and how their returns add up."""
     team_return, roles = getattr(env, "team_return", "sum"), getattr(env, "roles", ())
     if team_return not in TEAM_RETURNS:
         yield Finding(
@@ -119,7 +119,7 @@ def _check_static_fields(env: Any) -> Iterator[Finding]:
 
 
 def check_shown(env: Any) -> Iterator[Finding]:
-    """`critic_only` and `actor_only` name entries of a dictionary of observations, and leave some for the other."""
+    """Check that `critic_only` and `actor_only` name entries of observations, and leave some for the other."""
     for whose, other in (("critic", "actor"), ("actor", "critic")):
         yield from (Finding(f"{whose}-only", text) for text in _shown_only(env, f"{whose}_only", other))
     names = [getattr(env, attribute, ()) for attribute in ("critic_only", "actor_only")]

@@ -402,7 +402,7 @@ def _difference(shapes: Any, one: Any, other: Any, key: jax.Array) -> str:
 
 
 def _describe_place(name: str) -> str:
-    """Convert `0/1/reward` to words: the call, and what it returned."""
+    """Convert `0/1/reward` to words: the call, and the part of its result."""
     call, part, *rest = name.split("/")
     calls = ("reset", "the first step", "the second step")
     leaf = f"`{'/'.join(rest)}`" if rest else "the value"

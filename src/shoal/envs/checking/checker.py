@@ -72,7 +72,7 @@ def check(
     ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
     _check_arguments(keys, steps, max_steps, ignore)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ShoalError(f"seconds={seconds!r} is no time for a check; a number above 0 would be right")
+        raise ShoalError(f"seconds={seconds!r} is not a duration; a number above 0 would be right")
 
     def work(activity: Activity) -> Iterator[Finding]:
         return _all_findings(env, Sizes(keys, steps, max_steps), jax.random.key(seed), activity)
@@ -89,7 +89,7 @@ def _check_arguments(keys: int, steps: int, max_steps: int, ignore: Iterable[str
         if rule not in RULES:
             names = ", ".join(RULES)
             raise ShoalError(
-                f"ignore={rule!r} is no rule of the checker; it has {names}{nearest(rule, RULES)}"
+                f"ignore={rule!r} is not a rule of the checker; it has {names}{nearest(rule, RULES)}"
             )
 
 

@@ -180,7 +180,7 @@ def _paint_shapes(picture: np.ndarray, shapes: Sequence[Shape], colour: tuple[in
 
 
 def _rotate(points: Sequence[Point], quarters: int) -> list[Point]:
-    """Rotate the points of a tile by so many quarter turns to the right."""
+    """Rotate the points of a tile by some quarter turns to the right."""
     rotated = list(points)
     for _ in range(quarters):
         rotated = [(1 - y, x) for x, y in rotated]

@@ -56,7 +56,7 @@ class JaxMARL:
       arguments: the parameters of its class that are not the default, (name, value) each.
       global_state: whether a critic is shown JaxMARL's world state. The observation is then a dictionary of
         "observation", [A, ...], and "global_state", [S], for the critic only.
-      team_return: what the agents' returns make together, "mean" or "sum".
+      team_return: how the agents' returns add up, "mean" or "sum".
     Raises:
       ShoalError: when it is made, if JaxMARL is not installed or cannot make it, its spaces cannot be joined, or it has
         no world state.
@@ -104,7 +104,7 @@ class JaxMARL:
 
     @property
     def pays_absent(self) -> bool:
-        """Whether the score has the rewards of agents that ended, which in SMAX go on being their side's."""
+        """Whether the score includes rewards of agents that ended, which in SMAX still belong to their side."""
         return self._facts.rule.pays_absent
 
     @property
@@ -182,7 +182,7 @@ class JaxMARL:
         return {OBSERVATION: of_agents, GLOBAL_STATE: observation[WORLD_STATE].astype(jnp.float32)}
 
     def _action_mask(self, state: State) -> Array | None:
-        """Join what an agent has at all with what is legal in a state; None where neither is left out."""
+        """Combine the actions that an agent has with those legal in a state; None where both are all."""
         facts = self._facts
         if facts.own_actions is None or not isinstance(facts.action_space, Discrete):
             return None
@@ -216,7 +216,7 @@ def constructor_of(name: str) -> Callable[..., JaxMARL]:
 
 @functools.cache
 def facts_of(name: str, arguments: worlds.Arguments) -> Facts:
-    """Read what an object of JaxMARL's is like.
+    """Read the facts about one of JaxMARL's objects.
 
     Raises:
       ShoalError: it cannot be made, or the spaces of its agents cannot be joined.

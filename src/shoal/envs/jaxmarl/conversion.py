@@ -81,7 +81,7 @@ def padded(row: Array, shape: tuple[int, ...]) -> Array:
 
 
 def rows_of(values: Any, agents: Sequence[Any]) -> list[Any]:
-    """Return the entry of each agent: of a dictionary by agent, or of what has them in order, as some worlds do."""
+    """Return the entry of each agent: of a dictionary by agent, or of a sequence in their order, as in some worlds."""
     return [values[agent if isinstance(values, Mapping) else i] for i, agent in enumerate(agents)]
 
 

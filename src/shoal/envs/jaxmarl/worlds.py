@@ -159,7 +159,7 @@ def _package() -> Any:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Run JaxMARL's code outside of any trace, without its warnings, and without what it prints.
+    """Run JaxMARL's code outside of any trace, without its warnings and its output.
 
     Its import prints, and replaces both standard streams by those that the process began with.
     """
@@ -178,7 +178,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _named_value(name: str, parameter: str, value: Any) -> Any:
-    """Return what a text stands for where JaxMARL has a table of values: SMAX's scenarios and Overcooked's layouts.
+    """Return the value of a text where JaxMARL has a table of values: SMAX's scenarios and Overcooked's layouts.
 
     Raises:
       ShoalError: the table lacks the text.

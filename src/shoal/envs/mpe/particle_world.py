@@ -32,7 +32,7 @@ class ParticleWorld(abc.ABC):
 
     @property
     def observation_space(self) -> Box | Dict:
-        """A vector, and beside it the one of the whole world if a critic is shown it."""
+        """A vector, and also the one of the whole world if a critic is shown it."""
         own = Box(-np.inf, np.inf, (self.observation_size,))
         if not self.global_state:
             return own

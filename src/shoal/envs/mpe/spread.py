@@ -51,7 +51,7 @@ class Spread(ParticleWorld):
     contact_force: float = parameter(default=100.0)  # per unit of length that two agents overlap
     contact_margin: float = parameter(default=1e-3, above=0)  # length over which the contact sets in
 
-    team_return = "mean"  # what all are paid together is in each agent's reward already
+    team_return = "mean"  # the common reward is in each agent's reward already
     info_summaries = MappingProxyType({"collisions": "sum", "covered": "last"})
 
     @property
@@ -100,7 +100,7 @@ class Spread(ParticleWorld):
         return jnp.concatenate([x.reshape(-1) for x in state])
 
     def rewards(self, state: SpreadState) -> tuple[Array, Mapping[str, Array]]:
-        """Return the mean of what all are paid and what each loses by touching others."""
+        """Return the mean of the common reward and each agent's penalty for touching others."""
         nearest = jnp.min(particles.distances(state.landmarks, state.position), axis=1)
         touched = add_up(self.touching(state), axis=1)
         paid_to_all = -add_up(nearest, axis=0)

@@ -142,7 +142,7 @@ class Tag(ParticleWorld):
         return jnp.concatenate([x.reshape(-1) for x in state])
 
     def rewards(self, state: TagState) -> tuple[Array, Mapping[str, Array]]:
-        """Return what adversaries gain by catches, and what each prey loses by them and by leaving the field."""
+        """Return the adversaries' reward for catches, and each prey's penalty for them and for leaving the field."""
         caught = self.caught(state)
         catches = add_up(add_up(caught, axis=0), axis=0)
         gain = jnp.broadcast_to(self.catch_reward * catches, (self.num_adversaries, *catches.shape))
@@ -168,6 +168,6 @@ class Tag(ParticleWorld):
 
 
 def leaving_penalty(x: Array) -> Array:
-    """Return what a prey pays for a coordinate of magnitude x: 0 within the field, up to 10 far outside."""
+    """Return a prey's penalty for a coordinate of magnitude x: 0 within the field, up to 10 far outside."""
     penalty_of_edge = jnp.where(x < EDGE, 0.0, PENALTY_SLOPE * (x - EDGE))
     return jnp.where(x < particles.FIELD, penalty_of_edge, jnp.minimum(jnp.exp(2 * x - 2), MAX_PENALTY))

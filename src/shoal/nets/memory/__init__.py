@@ -1,1 +1,1 @@
-"""Recurrent networks: cores, torsos with a memory, and queries of a grid's cells."""
+"""Recurrent networks: cores, torsos with a memory, and attention to a grid's cells."""

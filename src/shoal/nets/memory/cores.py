@@ -1,11 +1,11 @@
-"""Recurrent cores: what a network remembers from step to step.
+"""Recurrent cores: a network's memory from step to step.
 
 A core unrolls over T steps of N sequences at once, [T, N, ...]; acting is the same with T = 1. The input
 projection of the whole sequence is one product outside the loop over time: only the product with the hidden
 state stays inside, and minGRU, whose gates do not see the hidden state, needs no loop at all. Where `first` is True
 the memory is cleared *before* that step is processed, so that no sequence sees the one before it.
 
-Inside the loop arrays are feature-major, `[size, N]`, and each gate is an array of its own: what belongs to a gate
+Inside the loop arrays are feature-major, `[size, N]`, and each gate is an array of its own: the data of a gate
 then lies in one piece, and a step takes half as long on a CPU.
 """
 
@@ -24,7 +24,7 @@ from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
-State = tuple[Array, ...]  # of one layer: the hidden state, and what else the cell keeps; each [..., size]
+State = tuple[Array, ...]  # of one layer: the hidden state, and others that the cell keeps; each [..., size]
 Carry = tuple[State, ...]  # of all layers
 Blocks = tuple[Array, ...]  # one array for each gate, [..., size, N]
 Step = Callable[[Blocks, Blocks, Array, State], State]
@@ -104,14 +104,14 @@ LATCH_GATE_BIAS, LATCH_INPUT_WEIGHT = 5.0, 8.0
 
 
 def initial(kind: str, size: int, layers: int, batch_shape: tuple[int, ...]) -> Carry:
-    """The memory of a core before its first step: zeros, each [*batch_shape, size]."""
+    """Make the memory of a core before its first step: zeros, each [*batch_shape, size]."""
     check(kind, size, layers)
     zeros = jnp.zeros((*batch_shape, size), jnp.float32)
     return ((zeros,) * CELLS[kind].states,) * layers
 
 
 def check(kind: str, size: int, layers: int) -> None:
-    """Raises ShoalError unless there is such a core."""
+    """Require that there is such a core."""
     if kind not in CELLS:
         raise ShoalError(f"core={kind!r} is none of {', '.join(CELLS)}{nearest(str(kind), CELLS)}.")
     for name, value in (("size", size), ("layers", layers)):
@@ -120,7 +120,7 @@ def check(kind: str, size: int, layers: int) -> None:
 
 
 def check_latches(kind: str, size: int, latches: int) -> None:
-    """Raises ShoalError unless a core of such a size has so many units to be latches, and gates."""
+    """Require that a core has this many units to be latches, and gates."""
     if not 0 <= latches <= size:
         raise ShoalError(f"latches={latches} of a core must be between 0 and its size of {size}.")
     if latches and not CELLS[kind].keep_gates:
@@ -135,7 +135,7 @@ def unroll_cell(
 ) -> State:
     """Run a cell over T steps of N sequences, all feature-major.
 
-        unroll_cell_plain(...): a scan of `step` over time, of bit-equal values (beside a gradient within rounding)
+        unroll_cell_plain(...): a scan of `step` over time, of bit-equal values (besides a gradient within rounding)
 
     Its gradient is that of the scan within float32's rounding, but the recurrent weights' is one product outside, over
     all steps at once: inside, each step would add a matrix of their size to a sum. There is no forward-mode derivative.
@@ -156,7 +156,7 @@ def unroll_cell(
 def unroll_cell_plain(
     step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> State:
-    """A scan of `step` over time, with the scan's own gradient: the plain form of `unroll_cell`."""
+    """Scan `step` over time, with the scan's own gradient: the plain form of `unroll_cell`."""
     return _unroll_cell_forward(step, recurrent, bias, state, projected, first)[0]
 
 
@@ -212,7 +212,7 @@ _unroll_cell.defvjp(_unroll_cell_forward, _unroll_cell_backward)
 class Layer(nnx.Module):
     """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.unit_bias_block` says.
 
-    The first `latches` of its units begin with shut gates, which input number `latch_input` opens.
+    The first `latches` of its units begin with closed gates, which input number `latch_input` opens.
     """
 
     def __init__(
@@ -240,11 +240,11 @@ class Layer(nnx.Module):
             self.candidate_bias = nnx.data(jnp.zeros(size, jnp.float32))
 
     def project(self, x: Array) -> Array:
-        """The inputs' projection, feature-major: [T, N, in] -> [gates * size, T * N]."""
+        """Project the inputs, feature-major: [T, N, in] -> [gates * size, T * N]."""
         return self.kernel @ x.reshape(-1, x.shape[-1]).T + self.bias[:, None]
 
     def unroll(self, state: State, projected: Array, first: Array) -> tuple[State, Array, State]:
-        """State [N, size], inputs as `project` gives them, first [T, N] -> state, outputs, states before each step.
+        """Map state [N, size], projected inputs and first [T, N] to last state, outputs and states before each step.
 
         Outputs and states before each step are [T, N, size].
         """
@@ -287,14 +287,14 @@ class Layer(nnx.Module):
 
 
 class RecurrentCore(nnx.Module):
-    """A stack of recurrent layers, each upon the outputs of the one before.
+    """A stack of recurrent layers, each on the outputs of the one before.
 
     Args:
       kind: "gru", "lstm", "rnn", "mgu" or "mingru".
-      outputs: what comes out at each step: the "last" layer's output, or the "sum" of all layers'.
-      latches: so many units of the first layer begin as latches: shut gates, so that they keep what they hold,
-        until a certain input of about 1 opens them and they write what goes on. The start alone is set; it is
-        learned as any other weight. After the biases for long spans of Tallec and Ollivier 2018, "Can Recurrent
+      outputs: the output at each step: the "last" layer's output, or the "sum" of all layers'.
+      latches: this many units of the first layer begin as latches: with closed gates, so that they keep their state
+        until a certain input of about 1 opens them. Only their initial weights are set; these are learned as all
+        others. After the biases for long spans of Tallec and Ollivier 2018, "Can Recurrent
         Neural Networks Warp Time?".
       latch_input: the number of that input.
     Raises:
@@ -338,16 +338,16 @@ class RecurrentCore(nnx.Module):
         )
 
     def initial(self, batch_shape: tuple[int, ...] = ()) -> Carry:
-        """The memory of a sequence before its first step: zeros, each [*batch_shape, size]."""
+        """Make the memory of a sequence before its first step: zeros, each [*batch_shape, size]."""
         return initial(self.kind, self.out_features, len(self.layers), batch_shape)
 
     def unroll(self, carry: Carry, x: Array, first: Array) -> tuple[Carry, Array, Carry]:
-        """Runs over T steps; B stands for any number of batch axes.
+        """Run over T steps; B stands for any number of batch axes.
 
         Args:
           carry: from before the first step, [*B, size].
           x: inputs, [T, *B, in_features].
-          first: whether each step begins a sequence anew, [T, *B].
+          first: whether each step begins a new sequence, [T, *B].
         Returns:
           the carry after the last step; the outputs, [T, *B, size]; and the carries from before each step (from
           before a reset there, if there is one), [T, *B, size].
@@ -392,14 +392,14 @@ class RecurrentCore(nnx.Module):
         )
 
     def outputs_of(self, carry: Carry) -> Array:
-        """The output of the step after which the memory is `carry`; any leading axes."""
+        """Return the output of the step after which the memory is `carry`; any leading axes."""
         return self._combine_layers([hidden for hidden, *_ in carry])
 
     def _combine_layers(self, outputs: Sequence[Array]) -> Array:
-        """The core's output from those of its layers."""
+        """Return the last layer's output, or the sum of all layers' outputs."""
         return sum(outputs[1:], outputs[0]) if self.outputs == "sum" else outputs[-1]
 
     def __call__(self, carry: Carry, x: Array, first: Array) -> tuple[Carry, Array]:
-        """The carry after the last step, and the outputs; see `unroll`."""
+        """Return the carry after the last step, and the outputs; see `unroll`."""
         carry, outputs, _ = self.unroll(carry, x, first)
         return carry, outputs

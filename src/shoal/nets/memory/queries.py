@@ -1,4 +1,4 @@
-"""Queries: where among the cells of a view there is what a memory looks for."""
+"""Queries: attention from the recurrent state to grid cells."""
 
 import math
 
@@ -14,18 +14,18 @@ from shoal.types.spaces import Space
 
 Array = jax.Array
 
-_SCORE_OFFSET = -2.0  # added to each score: before anything is learned, little is found
+_SCORE_OFFSET = -2.0  # added to each score: scores are low before anything is learned
 
 
 class CellQueries(nnx.Module):
-    """Shows what follows a core where in a grid of cells there is what the core looks for.
+    """Attention from a core's output to the cells of a grid; the layers after the core receive the scores.
 
-    A cell is a few integers: its tile, its colour. A query, linear in the core's output, is one number for each
-    value of each of these, how much it is wanted, and one of its own; a cell is found by σ of the sum of its values'
-    numbers and that one. So what is remembered of a thing is compared with every cell at once, wherever it lies.
-    Layers upon a flat view would have to learn the comparison for each place and each kind of thing.
+    A cell is a few integers, such as its tile and its colour. A query, linear in the core's output, has a weight for
+    each value of each integer, and a bias; a cell's score is σ of the sum of its values' weights and the bias. So the
+    recurrent state is compared with every cell at once, wherever an object is. Layers on a flat view would have to
+    learn the comparison for each place and each kind of object.
 
-    A cell that stands beside the grid, such as what the agent holds, is asked as well.
+    Cells of the observation outside of the grid, such as the object that the agent holds, are scored as well.
 
     Raises:
       ShoalError: the space has no grid of cells, or num_queries is below 1.
@@ -33,7 +33,7 @@ class CellQueries(nnx.Module):
       out_features: queries times cells.
     Source: after the attention of Mott et al. 2019, "Towards Interpretable Reinforcement Learning Using Attention
     Augmented Agents", whose queries come from a memory as well. The keys are the cells' integers themselves, and σ
-    stands for the softmax, so that where nothing is found nothing is shown.
+    stands for the softmax, so that all scores may be low.
     """
 
     def __init__(self, space: Space, in_features: int, num_queries: int, *, key: Array):
@@ -56,7 +56,7 @@ class CellQueries(nnx.Module):
         self.out_features = num_queries * self.num_cells
 
     def __call__(self, features: Array, observation: PyTree) -> Array:
-        """The core's output [..., in_features], observations [...] -> how far each is found, [..., out_features]."""
+        """Map the core's output [..., in_features] and observations [...] to scores in (0, 1), [..., out_features]."""
         batch_shape = features.shape[:-1]
         wanted = self.wanted(features).reshape(*batch_shape, self.num_queries, -1)
         query_score, *value_scores = jnp.split(

@@ -30,7 +30,7 @@ Array = jax.Array
 
 
 class CoreOptions(NamedTuple):
-    """The core of a network, and its inputs beside the observation; static.
+    """The core of a network, and its inputs besides the observation; static.
 
     Attributes:
       kind, size, layers, outputs: of `shoal.nets.memory.cores.RecurrentCore`.
@@ -41,7 +41,7 @@ class CoreOptions(NamedTuple):
       first: whether the flag of an episode's first step is shown.
       previous: whether the features of the step before are shown: with the previous action and reward, a whole
         transition.
-      queries: what the memory looks for among the cells of the observation (`CellQueries`); 0 for none.
+      queries: the number of queries of the observation's cells (`CellQueries`); 0 for none.
     """
 
     kind: str = "gru"
@@ -58,13 +58,13 @@ class CoreOptions(NamedTuple):
 
 
 def initial(core: CoreOptions, width: int, batch_shape: tuple[int, ...]) -> Carry:
-    """The memory of a torso before its first step: its core's, and the `width` features of the step before if shown."""
+    """Make a torso's memory before the first step: its core's, and the step before's `width` features if shown."""
     carry = cores.initial(core.kind, core.size, core.layers, batch_shape)
     return (*carry, (jnp.zeros((*batch_shape, width)),)) if core.previous else carry
 
 
 class RecurrentTorso(nnx.Module):
-    """Encoder, MLP, core and queries: inputs become features that depend on the inputs before.
+    """Encoder, MLP, core and queries: features that depend on the inputs up to the step.
 
     Raises:
       ShoalError: a space, a size or a name that does not fit.
@@ -109,17 +109,17 @@ class RecurrentTorso(nnx.Module):
         self.out_features = core.size + sum(queries.out_features for queries in self.queries)
 
     def unroll(self, carry: Carry, inputs: NetworkInputs) -> tuple[Carry, Array, Carry]:
-        """The carry after the last step, features [T, N, out_features], and the carries before each step."""
+        """Return the carry after the last step, features [T, N, out_features], and the carries before each step."""
         unroll = self._unroll_with_previous if self.options.previous else self._unroll
         after, outputs, before = unroll(carry, inputs, self._extra_inputs(inputs))
         return after, self._with_query_results(outputs, inputs.observation), before
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences before their first step."""
+        """Make the memory of sequences before their first step."""
         return initial(self.options, self.mlp.out_features, batch_shape)
 
     def features_of(self, after: Carry, observation: PyTree) -> Array:
-        """The features of steps after which the memory is `after`; any leading axes."""
+        """Return the features of steps after which the memory is `after`; any leading axes."""
         return self._with_query_results(self.core.outputs_of(after[: self.options.layers]), observation)
 
     @property
@@ -130,7 +130,7 @@ class RecurrentTorso(nnx.Module):
     def _unroll(
         self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
     ) -> tuple[Carry, Array, Carry]:
-        """The core upon the features of each step."""
+        """Run the core on the features of each step."""
         if self._deduplicates:
             return self.core.unroll_projected(carry, self._project_inputs(inputs, extra_inputs), inputs.first)
         parts = [self.mlp(self.encoder(inputs.observation)), *extra_inputs]
@@ -140,7 +140,7 @@ class RecurrentTorso(nnx.Module):
     def _unroll_with_previous(
         self, carry: Carry, inputs: NetworkInputs, extra_inputs: list[Array]
     ) -> tuple[Carry, Array, Carry]:
-        """The core upon the features of each step and of the one before, the last part of the carry."""
+        """Run the core on the features of each step and of the one before, the last part of the carry."""
         *layers, (last_features,) = carry
         features = self._features(inputs)
         before = jnp.concatenate([last_features[None], features[:-1]])
@@ -157,12 +157,12 @@ class RecurrentTorso(nnx.Module):
         return features.reshape(*inputs.first.shape, -1)
 
     def _with_query_results(self, outputs: Array, observation: PyTree) -> Array:
-        """The core's outputs, and where there is what they look for."""
+        """Append the scores of the queries to the core's outputs."""
         query_results = [queries(outputs, observation) for queries in self.queries]
         return jnp.concatenate([outputs, *query_results], axis=-1) if query_results else outputs
 
     def _extra_inputs(self, inputs: NetworkInputs) -> list[Array]:
-        """List the core's inputs beside the observation, each [T, N, ...]."""
+        """List the core's inputs besides the observation, each [T, N, ...]."""
         parts = []
         if not isinstance(inputs.action, tuple):
             parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
@@ -184,12 +184,12 @@ class RecurrentTorso(nnx.Module):
 
 
 def _flat_observations(inputs: NetworkInputs) -> PyTree:
-    """The observations of all steps, [T * N, ...]."""
+    """Return the observations of all steps, [T * N, ...]."""
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[inputs.first.ndim :]), inputs.observation)
 
 
 def encode_observation(parameters: tuple[Encoder, MLP], observation: PyTree) -> Array:
-    """Observations [N, ...] through an encoder and layers, [N, F]."""
+    """Encode observations [N, ...] by an encoder and layers, [N, F]."""
     encoder, mlp = parameters
     return mlp(encoder(observation))
 
@@ -204,7 +204,7 @@ def encode_and_project(parameters: tuple[Encoder, MLP, Array], observation: PyTr
 
 
 def _style(torso: dict[str, Any]) -> dict[str, Any]:
-    """Those of a torso's options that are of any of its layers."""
+    """Select those of a torso's options that apply to all of its layers."""
     names = ("activation", "layer_norm", "scale", "initialiser")
     return {name: torso[name] for name in names if name in torso}
 
@@ -246,27 +246,27 @@ class RecurrentActor(nnx.Module):
         return True
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences before their first step."""
+        """Make the memory of sequences before their first step."""
         return self.torso.initial(batch_shape)
 
     def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Distribution]:
-        """The memory after the last step, and a distribution at each."""
+        """Return the memory after the last step, and a distribution at each."""
         memory, features = self.features(memory, inputs, first)
         return memory, self.distribution(features, inputs.action_mask)
 
     def features(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
-        """The memory after the last step, and the torso's features at each."""
+        """Return the memory after the last step, and the torso's features at each."""
         shown = without_entries(inputs.observation, self.critic_only)
         memory, features, _ = self.torso.unroll(memory, inputs._replace(observation=shown, first=first))
         return memory, features
 
     def distribution(self, features: Array, action_mask: Array | None) -> Distribution:
-        """The torso's features [..., out_features] -> a distribution with batch axes [...]."""
+        """Map the torso's features [..., out_features] to a distribution with batch axes [...]."""
         return self.head(self.mlp(features), action_mask)
 
 
 class RecurrentCritic(nnx.Module):
-    """Layers upon features with memory, and the torso that gives these unless it is the actor's (`core` None)."""
+    """Layers on features with memory, and the torso of these unless it is the actor's (`core` None)."""
 
     def __init__(
         self,
@@ -288,15 +288,15 @@ class RecurrentCritic(nnx.Module):
         self.mlp = MLP(num_features, head_sizes, self.head.num_inputs, **style)
 
     def __call__(self, features: Array) -> Any:
-        """The torso's features [..., num_features] -> values [...]."""
+        """Map the torso's features [..., num_features] to values [...]."""
         return self.head(self.mlp(features))
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences before their first step."""
+        """Make the memory of sequences before their first step."""
         return self.torso[0].initial(batch_shape)
 
     def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any]:
-        """The memory after the last step, and a value at each."""
+        """Return the memory after the last step, and a value at each."""
         return self.unroll(memory, inputs, first)[:2]
 
     def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any, Carry]:
@@ -366,7 +366,7 @@ class RecurrentActorCritic(nnx.Module):
 
 
 class SharedRecurrentActorCritic(RecurrentActorCritic):
-    """An actor and a critic with one torso and memory: a sequence module by itself, whose critic is layers on features.
+    """An actor and a critic with one torso and memory: one sequence module, whose critic is layers on features.
 
     `network.actor` holds the torso, and is all that acting needs. The arguments are those of `RecurrentActorCritic`.
     """
@@ -374,18 +374,18 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
     shared: ClassVar[bool] = True
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
-        """The memory of sequences before their first step."""
+        """Make the memory of sequences before their first step."""
         return self.actor.initial(batch_shape)
 
     def apply(
         self, memory: Carry, inputs: NetworkInputs, first: Array
     ) -> tuple[Carry, tuple[Distribution, Any]]:
-        """The memory after the last step, and a distribution and a value at each."""
+        """Return the memory after the last step, and a distribution and a value at each."""
         memory, features = self.actor.features(memory, inputs, first)
         return memory, (self.actor.distribution(features, inputs.action_mask), self.critic(features))
 
     def values_after(self, memories: Carry, inputs: NetworkInputs) -> Any:
-        """Compute the values of T+1 steps from the memories after T of them: no more than the layers after the core.
+        """Compute the values of T+1 steps from the memories after T of them, by the layers after the core alone.
 
         Args:
           memories: from after each of the first T steps, [T, N, ...].

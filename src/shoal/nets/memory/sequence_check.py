@@ -1,4 +1,4 @@
-"""Say in one sentence what is wrong with a network with memory: shapes, clearing, and one step against many."""
+"""Check a network with memory, with one sentence for an error: shapes, clearing, and one step against many."""
 
 import math
 from typing import Any
@@ -16,12 +16,12 @@ from shoal.types import EnvSpec, PyTree
 from shoal.types.spaces import Box
 
 Array = jax.Array
-STEPS, SEQUENCES, RESET = 6, 2, 3  # of the rollout that is replayed; sequence 0 begins anew at step RESET
+STEPS, SEQUENCES, RESET = 6, 2, 3  # of the rollout that is replayed; sequence 0 restarts at step RESET
 TOLERANCE = 1e-3
 
 
 def sequence_modules(network: Any) -> dict[str, Any]:
-    """The sequence modules of a network by name; empty if it has no memory."""
+    """Return the sequence modules of a network by name; empty if it has no memory."""
     parts = {name: getattr(network, name, None) for name in ("actor", "critic")}
     if sequences.is_joint(network):
         return {"it": network} | ({"actor": parts["actor"]} if hasattr(parts["actor"], "apply") else {})
@@ -32,7 +32,7 @@ def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, rew
     """Require that a network's sequence modules keep the protocol of `shoal.nets.memory.sequences`.
 
     Raises:
-      ShoalError: a module lacks a method; gives another memory than it takes, or outputs that are no distributions or
+      ShoalError: a module lacks a method; gives another memory than it takes, or outputs that are not distributions or
         values; depends on steps from before `first`; or gives other outputs step by step than over several steps.
     """
     modules = sequence_modules(network)
@@ -106,7 +106,7 @@ def _check_memory(before: PyTree, after: PyTree, name: str, part: str) -> None:
 
 
 def _first_of(output: Any, name: str, part: str) -> Any:
-    """The distribution of a joint network's output, (distribution, value)."""
+    """Return the distribution of a joint network's output, (distribution, value)."""
     if isinstance(output, tuple) and len(output) == 2 and not hasattr(output, "sample"):
         return output[0]
     raise ShoalError(
@@ -124,7 +124,7 @@ def _require_shape(x: Any, shape: tuple[int, ...], name: str, what: str) -> None
 
 
 def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
-    """Require that `first` clears the memory, and that steps one by one give what they give together.
+    """Require that `first` clears the memory, and that steps one by one give the same as all at once.
 
     Outputs are compared and not memories, which may hold what no later step reads.
     """
@@ -151,7 +151,7 @@ def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple
     if _differ(whole, fresh) or _differ(*ended):
         raise ShoalError(
             f"{name} does not clear its memory where an episode begins: {_member(part, 'apply')} gave other results "
-            "after other steps before; where `first` is true, what was before must have no effect."
+            "after other steps before; where `first` is true, earlier steps must have no effect."
         )
     if _differ(fresh, single):
         raise ShoalError(
@@ -161,7 +161,7 @@ def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple
 
 
 def _differ(x: PyTree, y: PyTree) -> bool:
-    """Whether two outputs differ by more than rounding; what is not finite differs."""
+    """Report whether two outputs differ by more than rounding; numbers that are not finite differ."""
     pairs = zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
     return not all(jnp.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE) for a, b in pairs)
 
@@ -180,7 +180,7 @@ def _rollout(spec: EnvSpec, key: Array, action: bool, reward: bool) -> NetworkIn
 
 
 def _within_reach(x: Array) -> Array:
-    """Floats of a space that is as good as unbounded, as an environment would give them."""
+    """Clip floats to the size of usual observations, since a space may be all but unbounded."""
     return jnp.clip(x, -10.0, 10.0) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 

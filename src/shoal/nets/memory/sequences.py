@@ -1,11 +1,11 @@
-"""Networks that run over time: what an algorithm asks of one with memory, and how it runs one.
+"""Networks with memory: the interface that an algorithm requires, and how it runs them over time.
 
 A sequence module maps T steps of N sequences, [T, N, ...], to outputs [T, N, ...], from the memory before the first
 of them to that after the last; acting is the same with T = 1. A network with memory is one of two:
 
 - two sequence modules as attributes: `actor`, whose output is a distribution, and `critic`, whose output is a value (a
   number, or a distribution over numbers);
-- a sequence module by itself, whose output is both, `(distribution, value)`. An attribute `actor`, a sequence module
+- one sequence module, whose output is both, `(distribution, value)`. An attribute `actor`, a sequence module
   with the same memory, is then all that is kept of it in order to act.
 
 The methods of a sequence module:
@@ -63,17 +63,17 @@ class Unrolled(NamedTuple):
 
 
 def has_memory(inputs: NetworkInputs) -> bool:
-    """Whether these are inputs of a network with memory; one without sees each step by itself."""
+    """Report whether these are inputs of a network with memory; one without sees each step separately."""
     return not isinstance(inputs.first, tuple)
 
 
 def is_joint(network: Any) -> bool:
-    """Whether a network with memory is one sequence module, for the policy and the value."""
+    """Report whether a network with memory is one sequence module, for the policy and the value."""
     return hasattr(network, "apply")
 
 
 def initial(network: Any, batch_shape: tuple[int, ...]) -> Memories:
-    """The memories of sequences before their first step; arrays or only shapes serve as the network's parameters."""
+    """Make the memories of sequences before their first step; the network's parameters may be arrays or only shapes."""
     if is_joint(network):
         return Memories(network.initial(batch_shape))
     return Memories(network.actor.initial(batch_shape), network.critic.initial(batch_shape))
@@ -102,7 +102,7 @@ def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTr
 
 
 def stores_memories(actor: Any) -> bool:
-    """Whether the memory after each step that is acted is a part of the rollout."""
+    """Report whether the memory after each acted step is a part of the rollout."""
     return getattr(actor, "stores_memories", False) and not uses_plain_form("store_memories")
 
 
@@ -110,7 +110,7 @@ class Replayed(NamedTuple):
     """The outputs of `replay`."""
 
     value: Any  # [T+1, N]
-    starts: Memories  # from before each of the steps that were asked for, [S, N, ...]
+    starts: Memories  # from before each of the requested steps, [S, N, ...]
     critic: PyTree  # the critic's memory from before step T, [N, ...]
 
 

@@ -7,13 +7,13 @@ distribution: they broadcast.
 
 Discrete actions are int32. Parameters are floating numbers; narrower ones are widened to float32 first, so that
 all else is float32 (float64 for parameters in float64). Shapes and dtypes that do not fit raise a ValueError or
-a TypeError while tracing. `TanhNormal` has a second set of the same methods for what it squashes (`sample_raw`,
+a TypeError while tracing. `TanhNormal` has a second set of the same methods for the sample before tanh (`sample_raw`,
 `mode_raw`, `log_prob_raw`, `from_raw`): remember the raw sample, not the action, and nothing is lost near the
 bounds.
 
 Nothing here is NaN or infinite, nor its gradient, for logits of ±1e4, scales from 1e-6 to 1e6, actions at the
 bound, or one legal action. What cannot happen has the log-probability `ILLEGAL`, which is finite; a number that
-is no action at all (-1, or n) has NaN, and no gradient.
+is not an action (-1, or n) has NaN, and no gradient.
 """
 
 from shoal.ops.distributions._arguments import ILLEGAL

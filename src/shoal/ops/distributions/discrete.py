@@ -27,7 +27,7 @@ T = TypeVar("T", "Categorical", "MultiCategorical")
 class Categorical(NamedTuple):
     """One of n actions: int32 [...]. See `masked` for legal actions.
 
-    A number that is none of 0..n-1 is no action: its log-probability is NaN, without a gradient.
+    A number that is none of 0..n-1 is not an action: its log-probability is NaN, without a gradient.
     """
 
     logits: Array  # [..., n], not normalised
@@ -181,7 +181,7 @@ class EpsilonGreedy(NamedTuple):
         return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
-        """[...] -> [...]; `ILLEGAL` of what is never taken, NaN where x is none of 0..n-1."""
+        """[...] -> [...]; `ILLEGAL` of actions that are never taken, NaN where x is none of 0..n-1."""
         return self.categorical.log_prob(x)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
@@ -343,5 +343,5 @@ def _inverse_cdf(probabilities: Array, uniform: Array) -> Array:
     return jnp.where(jnp.any(exceeds, axis=0), first, likeliest).astype(jnp.int32)
 
 
-_MAX_UNROLLED = 32  # up to so many actions the distribution function is summed one by one
+_MAX_UNROLLED = 32  # up to this many actions the distribution function is summed one by one
 _BELOW_ONE = 1.0 - 2.0**-22  # keeps a uniform number times the total below the total in spite of rounding

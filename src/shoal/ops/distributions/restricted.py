@@ -20,7 +20,7 @@ class Restricted(NamedTuple):
 
     @property
     def loc(self) -> Array:
-        """The means of a Normal, or of what a TanhNormal squashes; 0 where there is no entry."""
+        """The means of a Normal, or of the Normal in a TanhNormal; 0 where there is no entry."""
         return jnp.where(self.mask, self.distribution.loc, 0.0)
 
     @property

@@ -13,7 +13,7 @@ SUFFIX, TRIALS = ".toml", "trials"
 
 
 def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[str, Any]:
-    """The settings that suit an algorithm on an environment, or on its trials; empty if none are kept.
+    """Return the settings that suit an algorithm on an environment, or on its trials; empty if there are none.
 
     Where none are kept for trials, those of single episodes are taken, but that the gradient goes over the whole
     rollout: within chunks of an episode's length nothing is learned from one episode for the next.
@@ -25,7 +25,7 @@ def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[st
 
 
 def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str, Any]]:
-    """All settings kept for an environment, or for its trials, by algorithm; empty if there are none."""
+    """Return all settings for an environment, or for its trials, by algorithm; empty if there are none."""
     if environment not in environments():  # so that a name is never used as a path
         return {}
     file = importlib.resources.files(__name__).joinpath(*(environment + SUFFIX).split("/"))
@@ -39,7 +39,7 @@ def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def environments() -> tuple[str, ...]:
-    """The environments that presets are kept for, sorted."""
+    """Return the environments that have presets, sorted."""
     entries = list(importlib.resources.files(__name__).iterdir())
     folders = [entry for entry in entries if entry.is_dir() and entry.name != "__pycache__"]
     names = [entry.name for entry in entries]

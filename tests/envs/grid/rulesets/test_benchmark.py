@@ -69,7 +69,7 @@ def test_what_is_held_out_is_the_last_share(bench):
     ):
         train.part("held-out")
     assert Benchmark.make(PUBLISHED["small"], 2, held_out=0.9).num_held_out == 1  # never all
-    with pytest.raises(ShoalError, match=r"held_out=1.0 is no share"):
+    with pytest.raises(ShoalError, match=r"held_out=1.0 is not a share"):
         Benchmark.make(PUBLISHED["small"], 2, held_out=1.0)
 
 
@@ -227,7 +227,7 @@ def test_a_file_of_another_kind_is_named(file, bench):
         with pytest.raises(ShoalError, match=sentence):
             Benchmark.load(rewritten(file, **changes))
     np.savez("other.npz", goals=goals)
-    with pytest.raises(ShoalError, match=r"'other.npz' is no benchmark: it lacks 'rules"):
+    with pytest.raises(ShoalError, match=r"'other.npz' is not a benchmark: it lacks 'rules"):
         Benchmark.load("other.npz")
 
 
@@ -272,7 +272,7 @@ def test_an_archive_is_not_unpacked_beyond_what_a_file_may_hold(file, monkeypatc
         ({"goals": array_file((200, 5), content=bytes(1001))}, "'goals' has more bytes than its shape"),
         ({"goals": array_file((200, 5), content=bytes(999))}, "is damaged: "),
         ({"goals": array_file((200, 5), "<f4", np.full(1000, np.nan, "<f4").tobytes())}, "goal is float32"),
-        ({"about": array_file((1000,), "|u1", bytes(1000))}, "'about' is no text"),
+        ({"about": array_file((1000,), "|u1", bytes(1000))}, "'about' is not a text"),
         ({"about": array_file((), "<U2", "[]".encode("utf-32-le"))}, "its format is None, not 'shoal-rulesets-1'"),
         ({"about": array_file((), "<U1000", ("[" * 1000).encode("utf-32-le"))}, "is damaged: "),
         ({"goals": b"x" * 500}, "is damaged: the magic string is not correct"),
@@ -381,25 +381,25 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
         ("bench.npz:50:50", "50 and 50 bound no part .* the second above the first"),
         ("nowhere.npz:3", "nowhere.npz' cannot be read: No such file or directory"),
         (".", "cannot be read: Is a directory"),
-        ("small:train", "ruleset='small' is no file; `shoal grid make-benchmark small --save small.npz` makes one"),
+        ("small:train", "ruleset='small' is not a file; `shoal grid make-benchmark small --save small.npz` makes one"),
         ("", "ruleset='' names no file"),
-        ("text.npz", "'.*text.npz' is no benchmark"),
+        ("text.npz", "'.*text.npz' is not a benchmark"),
         (
             "bench.npz:3#0123",
             "the file holds other rulesets now, of checksum [0-9a-f]{16}; make it again, or name",
         ),
-        ([[1], [2], [300]], "is no goal, rules and init_tiles"),
+        ([[1], [2], [300]], "is not a goal, rules and init_tiles"),
         ([[1], [2], [3]], "the ruleset's goal is uint8"),
-        ([[1.7] * 5, [[0] * 7], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ([[1.7] * 5, [[0] * 7], [[0] * 2]], "is not a goal, rules and init_tiles"),
         ([[np.nan] * 5, [[0] * 7], [[0] * 2]], "ruleset=nan is out of bounds"),
         ([np.asarray([300] * 5), [[0] * 7], [[0] * 2]], r"where uint8\[5\] is needed"),
-        ([[0] * 5, [[0] * 7, [0]], [[0] * 2]], "is no goal, rules and init_tiles"),
+        ([[0] * 5, [[0] * 7, [0]], [[0] * 2]], "is not a goal, rules and init_tiles"),
         ("bench.npz:" + "9" * 5000, "cannot be read: File name too long"),
         ("~nobody-of-that-name/x.npz", "cannot be found: Could not determine home directory"),
-        ("a\0b", "is no path: it holds a NUL byte"),
+        ("a\0b", "is not a path: it holds a NUL byte"),
         ("\ud800.npz", "cannot be found: "),
-        ("small-2m:7", r"ruleset='small-2m' is no file; did you mean 'small-1m'\?"),
-        ("trivial-1m", r"is no file; did you mean 'trivial-21k'\?"),
+        ("small-2m:7", r"ruleset='small-2m' is not a file; did you mean 'small-1m'\?"),
+        ("trivial-1m", r"is not a file; did you mean 'trivial-21k'\?"),
     ],
 )  # fmt: skip
 def test_a_word_that_names_nothing_is_told_so_before_anything_compiles(file, given, sentence):

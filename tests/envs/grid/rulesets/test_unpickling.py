@@ -235,8 +235,8 @@ def test_stand_ins_are_all_that_a_name_can_mean():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"goals": None}, "'spoilt' is no benchmark: it has no array 'goals'"),
-        ({"rules": [[1, 2]]}, "'spoilt' is no benchmark: it has no array 'rules'"),
+        ({"goals": None}, "'spoilt' is not a benchmark: it has no array 'goals'"),
+        ({"rules": [[1, 2]]}, "'spoilt' is not a benchmark: it has no array 'rules'"),
         ({"goals": np.full((60, 5), 300)}, "'goals' holds numbers that are not from 0 to 255"),
         ({"goals": np.full((60, 5), 99, np.uint8)}, "there is no goal of kind 99; the kinds of goals are 0 to 14"),
         ({"rules": np.full((60, 2, 7), 13, np.uint8)},
@@ -252,7 +252,7 @@ def test_a_file_that_is_no_benchmark_is_told_so(changes, sentence):
     with pytest.raises(ShoalError, match=sentence):
         Benchmark.load(SPOILT)
     save_bz2_pickle([1, 2], SPOILT)
-    with pytest.raises(ShoalError, match="'spoilt' is no benchmark: it holds a list, not a dictionary"):
+    with pytest.raises(ShoalError, match="'spoilt' is not a benchmark: it holds a list, not a dictionary"):
         Benchmark.load(SPOILT)
 
 

@@ -123,10 +123,10 @@ def test_bins_against_angles(num_rays):
 
 
 def test_a_centre_on_the_edge_of_two_bins_is_in_both():
-    edge = jnp.asarray([[1.0], [1.0]])[:, :, None]  # at 45 degrees, between the first two of four
-    found = lidar.centre_bins(edge, jnp.ones((1, 1), bool), 4, 6.0)
-    np.testing.assert_allclose(found[0, :2], 2**0.5, rtol=1e-6)
-    np.testing.assert_array_equal(found[0, 2:], 6.0)
+    for num_rays, edge in ((4, (1.0, 1.0)), (7, (-1.0, 0.0)), (2, (0.0, 1.0)), (6, (0.0, -1.0))):
+        found = lidar.centre_bins(jnp.asarray(edge)[:, None, None], jnp.ones((1, 1), bool), num_rays, 6.0)
+        expected = [np.hypot(*edge)] * 2 + [6.0] * (num_rays - 2)
+        np.testing.assert_allclose(np.sort(found[0]), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -48,7 +48,7 @@ class Benchmark:
           ShoalError: as in `generation.generate`; or the share is not possible; or a file cannot hold so many.
         """
         if not 0 <= held_out < 1:
-            raise ShoalError(f"held_out={held_out} is no share of the rulesets, from 0 to less than 1")
+            raise ShoalError(f"held_out={held_out} is not a share of the rulesets, from 0 to less than 1")
         benchmark_files.check_size(count * generation.bytes_per_ruleset(config), f"rulesets={count:,}: they")
         settings = dataclasses.asdict(config)
         about = {"generation": settings | {"goals": list(config.goals) or "all"}, "seed": seed}

@@ -123,7 +123,7 @@ def read(path: Path) -> Contents:
             start = file.read(len(ZIP))
             file.seek(0)
             if start not in (ZIP, BZ2):
-                what = "is no benchmark" if start else "is empty"
+                what = "is not a benchmark" if start else "is empty"
                 raise ShoalError(f"{str(path)!r} {what}; `shoal grid make-benchmark` makes one")
             contents = _read_own(path, file) if start == ZIP else _read_original(path, file)
     except OSError as error:
@@ -163,7 +163,7 @@ def _read_own(path: Path, file: IO[bytes]) -> Contents:
             members = set(archive.namelist())
             missing = [name for name in names if f"{name}.npy" not in members]
             if missing:
-                raise ShoalError(f"{str(path)!r} is no benchmark: it lacks {missing[0]!r}")
+                raise ShoalError(f"{str(path)!r} is not a benchmark: it lacks {missing[0]!r}")
             size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
             check_size(size, f"benchmark {str(path)!r}: unpacked, its arrays")
             tasks = Ruleset(*(_read_member(archive, name) for name in ARRAYS))
@@ -199,7 +199,7 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 def _parse_about(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
     """Read the number of held-out rulesets and how all were made, from JSON in an array."""
     if array.dtype.kind != "U" or array.ndim:
-        raise ValueError(f"{ABOUT!r} is no text")
+        raise ValueError(f"{ABOUT!r} is not a text")
     about = json.loads(str(array))
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found_format = about.get("format") if isinstance(about, dict) else None
@@ -217,7 +217,7 @@ def _read_original(path: Path, file: IO[bytes]) -> Contents:
         raise ShoalError(f"benchmark {str(path)!r} {error}") from error
     if not isinstance(content, dict):
         kind = type(content).__name__.lower()
-        raise ShoalError(f"{str(path)!r} is no benchmark: it holds a {kind}, not a dictionary")
+        raise ShoalError(f"{str(path)!r} is not a benchmark: it holds a {kind}, not a dictionary")
     config = content.get("generation_config")
     if not isinstance(config, dict):
         config = {}
@@ -229,7 +229,7 @@ def _read_original(path: Path, file: IO[bytes]) -> Contents:
 def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
     """Convert an array of whole numbers to bytes."""
     if not isinstance(value, np.ndarray):
-        raise ShoalError(f"{str(path)!r} is no benchmark: it has no array {name!r}")
+        raise ShoalError(f"{str(path)!r} is not a benchmark: it has no array {name!r}")
     if value.size and not 0 <= value.min() <= value.max() <= np.iinfo(np.uint8).max:
         raise ShoalError(f"benchmark {str(path)!r}: {name!r} holds numbers that are not from 0 to 255")
     return value.astype(np.uint8, copy=False)

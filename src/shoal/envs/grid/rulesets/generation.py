@@ -60,7 +60,7 @@ class GenerationConfig:
     """Settings of the generation of rulesets."""
 
     chain_depth: int = 0
-    """Puts at most this many rules between an object of the start and the goal; 0 to 3."""
+    """Puts at most this many rules between an initial object and the goal; 0 to 3."""
     sample_depth: bool = False
     """Draws the depth of each ruleset from 0 to chain_depth; without it the depth is chain_depth."""
     prune_prob: float = 0.0
@@ -108,7 +108,7 @@ class GenerationConfig:
         for name in self.goals:
             if name not in GOAL_NAMES:
                 raise ShoalError(
-                    f"goals={self.goals!r}: {name!r} is no kind of goal that is drawn; "
+                    f"goals={self.goals!r}: {name!r} is not a kind of goal that is drawn; "
                     f"there are {', '.join(GOAL_NAMES)}{nearest(name, GOAL_NAMES)}"
                 )
 

@@ -42,7 +42,7 @@ def resolve_rulesets(ruleset: Any) -> Any:
             return Ruleset(*map(_to_bytes, ruleset))
         except (TypeError, ValueError, OverflowError) as error:
             raise ShoalError(
-                f"ruleset={ruleset!r} is no goal, rules and init_tiles, each of bytes of its own shape"
+                f"ruleset={ruleset!r} is not a goal, rules and init_tiles, each of bytes of its own shape"
             ) from error
     return ruleset
 
@@ -55,7 +55,7 @@ def _to_bytes(part: Any) -> np.ndarray:
     """
     numbers = np.asarray(part)
     if numbers.size and (numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() <= 255):
-        raise ValueError("there are numbers that are no bytes")
+        raise ValueError("there are numbers that are not bytes")
     return numbers.astype(np.uint8)
 
 
@@ -103,10 +103,10 @@ def _load(file: str) -> Benchmark:
     except OSError as error:
         if file in PUBLISHED:
             raise ShoalError(
-                f"ruleset={file!r} is no file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
+                f"ruleset={file!r} is not a file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
             ) from error
         if hint := nearest(file, benchmark_files.ORIGINALS):
-            raise ShoalError(f"ruleset={file!r} is no file{hint}") from error
+            raise ShoalError(f"ruleset={file!r} is not a file{hint}") from error
         return Benchmark.load(path)  # raises the error for a file that cannot be read
     return _load_cached(str(path.absolute()), (status.st_mtime_ns, status.st_size))
 

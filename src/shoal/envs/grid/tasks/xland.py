@@ -30,7 +30,7 @@ ROOMS = {
 
 @environment
 class XLand(GridWorld):
-    """Rooms with objects: find out by which rules the objects turn into what the goal asks for.
+    """Rooms with objects: find out by which rules the objects turn into those that the goal requires.
 
     Attributes:
       rooms: "R1", "R2", "R4", "R6" or "R9", the number of rooms; doors between them are closed, not locked.
@@ -44,7 +44,7 @@ class XLand(GridWorld):
     ruleset: Ruleset = NO_RULESET
 
     def __post_init__(self) -> None:
-        """Read the rulesets that a selector names. Only what a caller gives is read, not a tree that is rebuilt."""
+        """Read the rulesets that a selector names. Only a caller's values are read, not a tree that is rebuilt."""
         object.__setattr__(self, "ruleset", selection.resolve_rulesets(self.ruleset))
 
     @staticmethod

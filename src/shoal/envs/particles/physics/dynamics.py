@@ -329,7 +329,7 @@ def _respond(
     since: Array,
     springs: Array,
 ) -> Response:
-    """Return what contacts of particles do to the first ones, without the torque of the tangential force."""
+    """Return the effect of contacts on the first particles, without the torque of the tangential force."""
     stiffness = world.material.stiffness
     first, second = particles
     contact = contact._replace(deepest=world.deepest * jnp.minimum(first.radius, second.radius))
@@ -393,7 +393,7 @@ def _contacts_with(
     movement: Movement,
     since: Array,
 ) -> tuple[Bodies, Bodies, Contact, Response]:
-    """Return the bodies of all contacts, the contacts, and what they do to the first bodies; see `_with_contacts`."""
+    """Return the bodies of all contacts, the contacts, and their effect on the first bodies; see `_with_contacts`."""
     of_partners, counts = _partners(state)
     first, of_first = map_bodies(bodies, lambda x: x[:, None]), Movement(*(x[:, None] for x in movement))
     second, of_second = _stage(

@@ -28,7 +28,7 @@ def counted_pairs(num_particles: int) -> np.ndarray:
 
 
 def of_partners(x: Array) -> Array:
-    """Return what belongs to the second particle of each pair: [C, N, ...] to [C, S, N, ...].
+    """Return the values of the second particle of each pair: [C, N, ...] to [C, S, N, ...].
 
     `x[:, (i + s) % N]`, by slices alone: the endless repetition of a row of N, cut into rows of N + 1, is shifted
     by one more in each.
@@ -41,7 +41,7 @@ def of_partners(x: Array) -> Array:
 
 
 def sum_over_pairs(of_first: Array, of_second: Array) -> Array:
-    """Return for each particle the sum, [C, N, ...], of what its pairs contribute to their first and second,
+    """Return for each particle the sum, [C, N, ...], of its pairs' contributions to their first and second,
     [C, S, N, ...].
     """
     return sum_rows(of_first + _at_partners(of_second))

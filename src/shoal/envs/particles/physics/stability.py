@@ -15,7 +15,7 @@ import math
 
 import jax.numpy as jnp
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, rounded_bound
 from shoal.envs.particles.physics.bodies import INERTIA_FACTOR
 from shoal.envs.particles.physics.contact_laws import DASHPOT_FACTOR
 from shoal.envs.particles.physics.time_steps import check_time_step, hertz_contact_time, linear_contact_time
@@ -162,7 +162,8 @@ def check_ranges(x: Ranges) -> None:
 
 def _at_most(name: str, value: float, bound: float, reason: str) -> None:
     if value > bound * (1 + ROUNDING):
-        raise ShoalError(f"{name}={value:g} is too large: it must be at most {bound:.3g}, {reason}.")
+        bound_text = rounded_bound(bound)
+        raise ShoalError(f"{name}={value:g} is too large: it must be at most {bound_text}, {reason}.")
 
 
 def _check_scale(x: Ranges) -> None:
@@ -204,7 +205,7 @@ def _check_restitution(x: Ranges) -> None:
     least = restitution_of(strongest)
     if x.restitution < least * (1 - 1e-4):
         raise ShoalError(
-            f"restitution={x.restitution:g} is too small: it must be at least {least:.3g} with "
+            f"restitution={x.restitution:g} is too small: it must be at least {rounded_bound(least, up=True)} with "
             f"time_step={x.time_step:g}, since the dashpot of a smaller one would turn a velocity round within a step; "
             f"a shorter time_step allows less."
         )
@@ -229,8 +230,8 @@ def _check_friction(x: Ranges) -> None:
         raise ShoalError(
             f"friction={x.friction:g} is too large: with tangential_ratio={x.tangential_ratio:g}, "
             f"restitution={x.restitution:g} and time_step={x.time_step:g} it must be at most {SMALL_FRICTION:g}, since "
-            f"a body that sticks would be turned round in every step; a time_step of {shorter * x.time_step:.3g} "
-            f"allows it."
+            f"a body that sticks would be turned round in every step; a time_step of "
+            f"{rounded_bound(shorter * x.time_step)} allows it."
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, rounded_bound
 
 STEPS_PER_CONTACT = 20
 HERTZ_FACTOR = 2.87  # of the duration of an elastic Hertzian impact
@@ -29,6 +29,6 @@ def check_time_step(name: str, time_step: float, contact_time: float, origin: st
     longest = contact_time / STEPS_PER_CONTACT
     if time_step > longest * (1 + 1e-6):
         raise ShoalError(
-            f"{name}={time_step:g} is too long: it must be at most {longest:.3g}, a twentieth of the shortest contact, "
-            f"which lasts {contact_time:.3g} ({origin})."
+            f"{name}={time_step:g} is too long: it must be at most {rounded_bound(longest)}, a twentieth of the "
+            f"shortest contact, which lasts {contact_time:.3g} ({origin})."
         )

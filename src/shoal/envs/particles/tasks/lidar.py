@@ -30,9 +30,9 @@ class Scan(NamedTuple):
 
 
 def directions(num_rays: int) -> np.ndarray:
-    """Return the unit vectors of the rays, [2, K]."""
+    """Return the unit vectors of the rays, [2, K]; those along an axis exactly so."""
     angle = 2 * np.pi * np.arange(num_rays) / num_rays
-    return np.stack([np.cos(angle), np.sin(angle)])
+    return np.round(np.stack([np.cos(angle), np.sin(angle)]), 15)
 
 
 def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str, ...]) -> Array:
@@ -42,7 +42,7 @@ def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str
 
 
 def _each(sense: Callable[..., Array], numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
-    """Return what is sensed in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
+    """Return the measurement in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
     return jnp.stack([sense(offset, is_seen, *map(float, x)) for x in numbers], axis=1)
 
 
@@ -79,7 +79,7 @@ def wall_distances(
         nearest = jnp.broadcast_to(jnp.asarray(reach, position.dtype), position.shape[1:])
         for axis in range(2):
             step = float(direction[axis])
-            if boundaries[axis] != "walls" or abs(step) < 1e-9:
+            if boundaries[axis] != "walls" or step == 0:
                 continue
             gap = box[axis] - position[axis] if step > 0 else position[axis]
             nearest = jnp.minimum(nearest, jnp.maximum(gap, 0.0) / abs(step))
@@ -95,7 +95,7 @@ def scan(
     num_rays: int,
     reach: Array | float,
 ) -> Scan:
-    """Return what the rays of all agents, at [2, A, ...], meet: other agents' discs and walls, the nearest wins."""
+    """Return the nearest objects on the rays of all agents, at [2, A, ...]: other agents' discs or walls."""
     sense, rays = _on_ray(radius, reach), directions(num_rays).T
     return _scan(sense, rays, position, box, boundaries, reach, jnp.max(radius, axis=0))
 

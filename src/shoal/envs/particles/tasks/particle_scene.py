@@ -16,7 +16,7 @@ from shoal.envs.particles.tasks import lidar
 
 SIZE = 480  # pixels
 MARGIN = 12  # pixels around the box
-SMOOTH = 2  # pixels are drawn so many times finer along each axis
+SMOOTH = 2  # pixels are drawn this many times finer along each axis
 BACKGROUND, FLOOR, WALL = (245, 246, 248), (255, 255, 255), (74, 80, 92)
 MISS, MET_WALL, MET_DISC = (230, 233, 239), (196, 202, 213), (140, 148, 164)
 TOUCHING, SHADOW = (32, 35, 42), (222, 225, 231)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, nearest, rounded_bound
 from shoal.config.struct import bounds_of
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.geometry import Geometry
@@ -59,7 +59,7 @@ class TaskState(NamedTuple):
 class ParticleTask(abc.ABC):
     """Agents that move to targets of their own.
 
-    Every parameter that is a range [low, high] is drawn anew at the start of every episode, uniformly; radius and mass
+    Every parameter that is a range [low, high] is drawn again at the start of every episode, uniformly; radius and mass
     for each agent. Units are consistent ones, such as SI.
     """
 
@@ -107,7 +107,7 @@ class ParticleTask(abc.ABC):
     draws_past = True
 
     def __post_init__(self) -> None:
-        """Make ranges of numbers, and refuse what cannot be simulated. Only what a caller gives is read."""
+        """Make ranges of numbers, and refuse worlds that cannot be simulated. Only a caller's values are read."""
         for name in DRAWN:
             object.__setattr__(self, name, as_uniform(name, getattr(self, name)))
         for name, choices in CHOICES.items():
@@ -192,7 +192,8 @@ class ParticleTask(abc.ABC):
             raise ShoalError(
                 f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} makes a periodic box of "
                 f"{self.side_in_radii:.3g} radii, too small for three cells of {cell:g} radii (a diameter and "
-                f"skin={self.skin:g}); give an area_per_agent of {least:.4g} or more, or neighbours='all'."
+                f"skin={self.skin:g}); give an area_per_agent of {rounded_bound(least, up=True)} or more, "
+                f"or neighbours='all'."
             ) from error
 
     def _check_ranges(self) -> None:
@@ -205,7 +206,7 @@ class ParticleTask(abc.ABC):
         if self.boundary == "periodic" and numbers["reach"][1] > lidar.MAX_IMAGES * side:
             raise ShoalError(
                 f"reach={numbers['reach'][1]:g} is too long for a periodic box with a side of {side:g}: rays reach "
-                f"over at most {lidar.MAX_IMAGES} sides; give {lidar.MAX_IMAGES * side:.6g} or less."
+                f"over at most {lidar.MAX_IMAGES} sides; give {rounded_bound(lidar.MAX_IMAGES * side)} or less."
             )
 
     def _numbers(self) -> dict[str, tuple[float, float]] | None:
@@ -255,7 +256,7 @@ class ParticleTask(abc.ABC):
 
     @property
     def observation_space(self) -> Box | Dict:
-        """A vector for each agent, and beside it the rows of all agents that only a critic is shown, if asked for."""
+        """A vector for each agent, and if requested the rows of all agents, which only a critic is shown."""
         own = Box(-np.inf, np.inf, (self.observation_size,))
         if not self.global_state:
             return own
@@ -414,7 +415,7 @@ def shown_way(way: Array, radius: Array) -> Array:
 
 
 def observe(env: ParticleTask, state: TaskState) -> Array:
-    """Return what each agent is shown, [A, n, ...]; without the axis A, if there is one agent.
+    """Return the observation of each agent, [A, n, ...]; without the axis A, if there is one agent.
 
     Its targets; its velocity; of a sphere its angular velocity. Then of each ray the distance as a share of the range,
     whether it met a disc, and whether a wall.
@@ -462,7 +463,7 @@ def _decide(
 def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> ParticleState:
     """Return the particles after the physics of a decision.
 
-    A single step is no loop, and XLA would compute the action again in each pair of agents.
+    A single step is not a loop, and XLA would compute the action again in each pair of agents.
     """
 
     def advance(world: World, particles: ParticleState, force: Array, torque: Array) -> ParticleState:
@@ -493,7 +494,8 @@ def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
 def onsets(env: ParticleTask, before: TaskState, after: TaskState) -> Array:
     """Return how many contacts of each agent with others and with walls began in a decision, [A].
 
-    A contact lasts two decisions or more, since a time step is at most a twentieth of it and a decision has ten.
+    A contact with a wall, or head-on, lasts two decisions or more, since a time step is at most a twentieth of it and
+    a decision has ten. Discs that only graze each other may touch and part between two decisions; that is not counted.
     """
     (pairs_before, walls_before), (pairs_after, walls_after) = touching(env, before), touching(env, after)
     began = sum_rows((walls_after & ~walls_before).astype(jnp.float32)[None])[0]

@@ -1,4 +1,4 @@
-"""Parameters that are drawn anew in every episode."""
+"""Parameters that are drawn again in every episode."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Uniform(NamedTuple):
 
 
 def as_uniform(name: str, value: Any) -> Uniform:
-    """Return a distribution of what is given for a parameter: a number, two of them, or a distribution.
+    """Convert the value of a parameter to a distribution: a number, two of them, or a distribution.
 
     Raises:
       ShoalError: it is none of these, or the ends are in the wrong order.
@@ -39,7 +39,7 @@ def as_uniform(name: str, value: Any) -> Uniform:
         )
     low, high = ends
     if not _is_traced(low, high) and np.any(np.asarray(low) > np.asarray(high)):
-        raise ShoalError(f"{name}=[{low:g}, {high:g}] is no range: the first end must be at most the second.")
+        raise ShoalError(f"{name}=[{low:g}, {high:g}] is not a range: its low must be at most its high.")
     return Uniform(low, high)
 
 

@@ -1,4 +1,4 @@
-"""Random places that keep a distance from each other: a random choice of the cells of a lattice, shaken within them."""
+"""Random places at a minimum distance from each other: in randomly chosen cells of a lattice, moved within them."""
 
 import math
 
