@@ -41,7 +41,7 @@ SKIPPED = [
     ("command-line", "shoal check corner:Corner", "of a file of the page python.md"),
     ("command-line", "shoal train corridor:Corridor", "of a file with a mistake"),
     ("command-line", "shoal sweep", "the page sweeps.md runs it"),
-    ("command-line", "shoal eval runs/many", "as on the page grid.md"),
+    ("command-line", "shoal eval runs/many", "of a run that takes minutes"),
     ("durability", "shoal checkpoints", "of runs that were killed or damaged"),
     ("durability", "shoal eval runs/preempted", "of a run that was killed"),
     ("durability", "shoal train CartPole-v1 --seeds 2 --total-steps 5e6", "of a run that was killed"),
@@ -60,6 +60,7 @@ SKIPPED = [
         "downloaded",
     ),
     ("grid", "shoal train XLand-MiniGrid-R1-9x9 trial_episodes=5", "takes hours"),
+    ("grid", "shoal eval runs/small", "of a run that takes minutes"),
     ("grid", "shoal eval runs/agent", "of runs that take hours"),
     ("jaxmarl", "pip install", "installs packages"),
     ("jaxmarl", "shoal train", "compiles for minutes"),
@@ -179,7 +180,8 @@ def end_with_plan(plan, *_):
 
 def result_of(plan) -> str:
     """What a run would print as its result, with 0 for what it would learn."""
-    score = {"iqm": 0.0, "interval": [0.0, 0.0], "returns": [0.0] * plan.experiment.run.seeds}
+    run = plan.experiment.run
+    score = {"iqm": 0.0, "interval": [0.0, 0.0], "returns": [0.0] * run.seeds}
     summary = {
         "environment": plan.experiment.environment_name,
         "algorithm": plan.experiment.algorithm,
@@ -189,10 +191,11 @@ def result_of(plan) -> str:
         "absolute": score,
         "final": score,
         "evaluation": {"episodes": 0},
+        **({"score": {"name": run.score}} if run.score != "return_mean" else {}),
         "steps_per_second": 0.0,
         "seconds": dict.fromkeys(("compile", "train", "evaluate"), 0.0),
     }
-    return reports.result_text(summary, plan.experiment.run.run_dir)
+    return reports.result_text(summary, run.run_dir)
 
 
 def call(words: list[str], patch, only_plan: bool) -> int:
@@ -217,12 +220,12 @@ def masked(line: str, *, exact: bool) -> str:
 def missing(step: Step, printed: str) -> str:
     """The lines that are shown beneath a command and not printed, with what is printed; "" if there are none."""
     exact = step.refusal or any(word in EXACT for word in step.words)
-    left = [masked(line, exact=exact) for line in printed.splitlines()]
-    for line in step.shown:
-        pattern = re.escape(masked(line, exact=exact)).replace(r"\.\.\.", ".*")
-        if not any(re.fullmatch(pattern, x) for x in left):
-            return f"{step.text}\nshows, but does not print\n  {line}\nIt prints\n{printed}"
-    return ""
+    found = [masked(line, exact=exact) for line in printed.splitlines()]
+    patterns = {line: re.escape(masked(line, exact=exact)).replace(r"\.\.\.", ".*") for line in step.shown}
+    lines = [line for line, x in patterns.items() if not any(re.fullmatch(x, y) for y in found)]
+    return (
+        "\n".join([f"{step.text}\nshows, and does not print", *lines, "It prints", printed]) if lines else ""
+    )
 
 
 def is_needed(step, todo) -> bool:
