@@ -231,7 +231,8 @@ def missing(step: Step, printed: str) -> str:
 def is_needed(step, todo) -> bool:
     """Whether the run of a training is used elsewhere on the page; else it is only planned."""
     path = dict(itertools.pairwise(step.words)).get("--run-dir")
-    return path is not None and any(path in other.text for other in todo if other is not step)
+    is_used = path is not None and any(path in other.text for other in todo if other is not step)
+    return step.words[1] != "train" or is_used
 
 
 @pytest.fixture
