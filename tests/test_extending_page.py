@@ -27,13 +27,8 @@ def listings(tmp_path, monkeypatch):
 
 def test_the_network_with_memory_remembers(listings):
     """As on the page, with two seeds: a policy without memory has a return of 0."""
-    run = shoal.train(
-        "MemoryChain-v0",
-        network="attention:AttentionConfig",
-        seeds=2,
-        progress=False,
-        run_dir=listings / "run",
-    )
+    settings = {"network": "attention:AttentionConfig", "seeds": 2, "progress": False}
+    run = shoal.train("MemoryChain-v0", **settings, run_dir=listings / "run")
     assert min(run.summary["absolute"]["returns"]) > 0.95
 
 
