@@ -279,13 +279,13 @@ def test_metrics_that_are_not_those_that_were_written(kind, path, whole, capsys)
     if expected is None:
         with (
             only_choosing(whole[1]),
-            pytest.raises(shoal.ShoalError, match=r"metrics\.jsonl does not go with it"),
+            pytest.raises(shoal.ShoalError, match=r"metrics\.jsonl does not fit it"),
         ):
             resume(path)
     else:
         with only_choosing(whole[1]), pytest.raises(ChosenError, match=rf"^{expected}\b"):
             resume(path)
-    assert "metrics.jsonl does not go with it" in capsys.readouterr().err
+    assert "metrics.jsonl does not fit it" in capsys.readouterr().err
     assert Checkpoints(path).steps() == ALL[:-1]
 
 
