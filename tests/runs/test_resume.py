@@ -233,7 +233,7 @@ def test_a_run_without_checkpoints_goes_on_from_memory_as_one_with_them_from_the
         assert_same(longer, expected)
         shutil.rmtree(run.path)
         shutil.copytree(tmp_path / "copy", run.path)
-    with pytest.raises(shoal.ShoalError, match="holds no checkpoint, so that it cannot go on"):
+    with pytest.raises(shoal.ShoalError, match="holds no checkpoint, so that it cannot be resumed"):
         resume(run.path, total_steps=32 * 20)
 
 
