@@ -317,8 +317,11 @@ def test_policies_come_from_checkpoints(whole):
     assert (np.asarray(first.parameters) != np.asarray(last.parameters)).any()
     with pytest.raises(shoal.ShoalError, match=rf"there is no checkpoint at 5; the nearest is {steps[0]}"):
         shoal.load(whole.path, environment=ActionReward(), checkpoint=5)
-    with pytest.raises(shoal.ShoalError, match="neither a number of environment steps nor best or last"):
-        shoal.load(whole.path, environment=ActionReward(), checkpoint="newest")
+    for name in ("newest", "²", "9" * 5000):  # the last two are digits that int() does not read
+        with pytest.raises(shoal.ShoalError, match="neither a number of environment steps nor best or last"):
+            shoal.load(whole.path, environment=ActionReward(), checkpoint=name)
+    with pytest.raises(shoal.ShoalError, match=r"from_step='newest' is neither a number"):
+        shoal.resume(whole, from_step="newest", environment=ActionReward())
 
 
 def test_the_score_of_a_checkpoint_is_that_of_its_policies():

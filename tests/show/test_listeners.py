@@ -185,6 +185,7 @@ def test_a_text_ends_the_run_as_its_end_would(whole, tmp_path, capsys, method, u
 def test_the_first_reason_counts_and_what_the_end_is_answered_does_not(tmp_path):
     listeners = Recorder("on_evaluation", 0, "first"), Recorder("on_evaluation", 0, "second")
     run = train(tmp_path / "run", *listeners, Recorder("on_end", 0, "too late"))
+    train(tmp_path / "whole", Recorder("on_end", 384, 0.5))  # a score, say
     assert run.summary["stopped"] == "Recorder: first"
     assert [x.order for x in listeners] == [[*ORDER[:2], ("end", 0)]] * 2
 

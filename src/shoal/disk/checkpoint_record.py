@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.config.arguments import short_repr
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.json_files import read_number
 from shoal.disk.metrics_file import Mark
@@ -92,16 +93,17 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers
     ]
 
 
-def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice) -> int:
+def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice, name: str = "checkpoint") -> int:
     """Return the environment steps of a checkpoint.
 
     Args:
       which: the steps; "last", the newest; "best", that of the evaluation with the highest interquartile mean over
         seeds; or a function that is given all records of sound checkpoints by steps and returns the steps of one.
+      name: of the setting that says so, for errors.
     Raises:
       ShoalError: there is none.
     """
-    if isinstance(which, str) and which.isdigit():
+    if isinstance(which, str) and which.isdecimal() and len(which) < 20:  # int() refuses thousands of digits
         which = int(which)
     if isinstance(which, int) and not isinstance(which, bool):
         checkpoints.info(which)  # raises where there is none
@@ -112,12 +114,14 @@ def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice) -> in
     if callable(which):
         chosen = which({steps: info.record for steps, info in found.items()})
         if chosen not in found:
-            raise ShoalError(f"checkpoint={which!r} returns {chosen!r}, which is not one of {sorted(found)}.")
+            raise ShoalError(f"{name}={which!r} returns {chosen!r}, which is not one of {sorted(found)}.")
         return chosen
     if which == "last":
         return max(found)
     if which != "best":
-        raise ShoalError(f"checkpoint={which!r} is neither a number of environment steps nor best or last.")
+        raise ShoalError(
+            f"{name}={short_repr(which)} is neither a number of environment steps nor best or last."
+        )
     iqms = {steps: float(x) for steps, info in found.items() if (x := info.record.get("iqm")) is not None}
     if not iqms:
         raise ShoalError(

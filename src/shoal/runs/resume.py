@@ -139,7 +139,7 @@ def checkpoint_of(directory: RunDirectory, which: str) -> int:
     Raises:
       ShoalError: there is none.
     """
-    return checkpoint_record.choose_checkpoint(Checkpoints(directory.path), which)
+    return checkpoint_record.choose_checkpoint(Checkpoints(directory.path), which, "from_step")
 
 
 def check_steps_left(directory: RunDirectory, run: RunConfig, steps: int) -> None:

@@ -501,7 +501,7 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
     directory = RunDirectory.open(arguments.path("from", source))
     if (chosen := experiment.from_step or checkpoint_instead(directory, "last")) is not None:
         checkpoints = Checkpoints(directory.path)
-        leaves, _ = checkpoints.load(checkpoint_record.choose_checkpoint(checkpoints, chosen))
+        leaves, _ = checkpoints.load(checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step"))
         leaves = policy_files.learner_leaves(leaves)
     else:
         leaves, _ = directory.load_policy("last")

@@ -71,7 +71,9 @@ class Listeners:
 
 
 def _reason(name: str, method: str, answer: Any) -> str:
-    """Return the text by which a listener stops a run, with the listener's name; "" where it answered None."""
+    """Return the text by which a listener stops a run, with the listener's name; "" for none."""
+    if method == "on_end":  # there is nothing left to stop
+        return ""
     if not isinstance(answer, str | None):
         raise ShoalError(
             f"{name}.{method} returns a {type(answer).__name__}; it must return None, or a text, which stops the run."
