@@ -452,6 +452,13 @@ def test_a_directory_that_is_read_only(run):
     assert contents(run.path) == before
 
 
+def test_what_a_killed_process_was_writing_is_removed(run):
+    for name in ("best.safetensors.17", "summary.json.17", "learning_curve.png.17", "mine"):
+        (run.run_path / f".{name}.tmp").touch()
+    run.recover()
+    assert [x.name for x in run.run_path.glob(".*.tmp")] == [".mine.tmp"]
+
+
 def test_a_directory_that_is_gone(run):
     run.save(1, LEAVES, {})
     shutil.rmtree(run.run_path)

@@ -222,15 +222,16 @@ class Checkpoints:
                 sync_directory(self.path)
 
     def recover(self) -> None:
-        """Delete unfinished files of a killed process, policies included; to be called before the first save.
+        """Delete what a killed process was writing, results and the curve included; to be called before a first save.
 
         Raises:
           ShoalError: that is not possible.
         """
         with report_os_errors(f"{self.path} cannot be written to"):
             for folder in (self.run_path, self.path):
-                for leftover in folder.glob(temporary_name(f"*{SUFFIX}", "*")):
-                    leftover.unlink(missing_ok=True)
+                for name in (f"*{SUFFIX}", "*.json", "learning_curve.png"):
+                    for leftover in folder.glob(temporary_name(name, "*")):
+                        leftover.unlink(missing_ok=True)
 
     # ---- steps of these
 
