@@ -93,6 +93,7 @@ SIZES = {
     "--seeds 1e9": "seeds=1000000000 needs at least",
     "--seeds -3": "seeds=-3 is out of bounds",
     "--seeds ten": "'ten' is not a whole number",
+    "--eval-every nevr": "'nevr' is not a whole number or 'never'",
     "--seeds": "--seeds",
     "--seed 4294967296": "seed=4294967296 is out of bounds",
     "--seed 4294967295 --seeds 2": "seeds=2 is too large: it must be at most 1",

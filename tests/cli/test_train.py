@@ -212,7 +212,7 @@ def test_a_directory_that_holds_another_run(command, capsys, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert command("train", "CartPole-v1", "--run-dir", tmp_path) == 2
     assert capsys.readouterr().err == (
-        f"shoal: config file {str(tmp_path / 'config.json')!r} lacks environment, algorithm or run; "
+        f"shoal: config file {str(tmp_path / 'config.json')!r} lacks algorithm, environment, run; "
         "is it a config.json?\n"
     )
 

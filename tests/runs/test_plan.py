@@ -283,9 +283,10 @@ def test_a_preset_of_ones_own_is_of_any_environment(tmp_path):
     [
         ("[ppo", "is not TOML: "),
         ("[ppo]\ngama = 1.0", "there is no setting 'gama'; did you mean 'gamma'"),
-        ("[run]\nseeds = 3", "lacks environment, algorithm or run"),
-        ("ppo = 3", "lacks environment, algorithm or run"),
-        ("environment = 3\n[ppo]", "has environment=3, which is not an object"),
+        ("[run]\nseeds = 3", "lacks algorithm, environment"),
+        ("ppo = 3", "lacks algorithm, environment, run; is it"),
+        ("environment = 'CartPole-v1'\n[pp0]", "lacks algorithm, run; it has 'pp0'; did you mean 'ppo'"),
+        ("environment = 3\n[ppo]", "has environment=3, which is neither a name nor an object"),
         ("environment = 'CartPole-v1'\neval_env = 3\n[ppo]", "has eval_env=3, which is not an object"),
     ],
 )
@@ -363,7 +364,7 @@ def test_an_unknown_name_suggests_the_nearest(arguments, sentence):
     [
         ("{", "is not JSON"),
         ("[]", "is damaged: it holds a list, not an object"),
-        ('{"run": {}}', "lacks environment, algorithm or run; is it a config.json?"),
+        ('{"run": {}}', "lacks algorithm, environment"),
     ],
 )
 def test_a_file_that_is_no_config(tmp_path, text, sentence):

@@ -47,11 +47,11 @@ def name_of(config: Any) -> str:
     return next((name for name, other in _algorithms.items() if other == path), path)
 
 
-def check_algorithm(algorithm: Any) -> None:
-    """Require that an algorithm is a name, a config or the class of a config."""
+def check_algorithm(algorithm: Any, argument: str = "algorithm") -> None:
+    """Require that an algorithm, given as an argument of this name, is a name, a config or the class of a config."""
     is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
     if not isinstance(algorithm, str) and not is_config:
         raise ShoalError(
-            f"algorithm={short_repr(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
+            f"{argument}={short_repr(algorithm)} is neither a name such as 'ppo' nor an algorithm's config: a "
             "dataclass with a method `algorithm`."
         )

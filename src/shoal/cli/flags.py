@@ -108,15 +108,15 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
     options = settings.options_of(declared)
     if types.NoneType in options and value in ("None", ["None"]):
         return None
-    if value in settings.words_of(declared):
+    if value in (words := settings.words_of(declared)):
         return value
     declared = settings.main_option(declared)
     if isinstance(value, list):
         return tuple(_read(flag, typing.get_args(declared)[0], word) for word in value)
-    return _read(flag, declared, value)
+    return _read(flag, declared, value, "".join(f" or {word!r}" for word in words))
 
 
-def _read(flag: str, declared: Any, word: str) -> Any:
+def _read(flag: str, declared: Any, word: str, or_words: str = "") -> Any:
     """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000."""
     word = word.lstrip() if _is_number(word) else word
     if typing.get_origin(declared) is typing.Literal:
@@ -129,12 +129,12 @@ def _read(flag: str, declared: Any, word: str) -> Any:
         with contextlib.suppress(ValueError):
             if float(word).is_integer():
                 return int(float(word))
-        raise ShoalError(f"{flag}: {word!r} is not a whole number.")
+        raise ShoalError(f"{flag}: {word!r} is not a whole number{or_words}.")
     elif declared is float:
         try:
             return float(word)
         except ValueError:
-            raise ShoalError(f"{flag}: {word!r} is not a number.") from None
+            raise ShoalError(f"{flag}: {word!r} is not a number{or_words}.") from None
     return word
 
 

@@ -535,8 +535,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
             saved[name] = {"name": saved[name]}
     if isinstance(saved.get("environment"), dict):
         saved["environment"].setdefault("parameters", {})
-    if not set(saved) >= PARTS:
-        raise ShoalError(f"{what} lacks environment, algorithm or run; is it a config.json?")
+    if lacking := sorted(PARTS - set(saved)):
+        unknown = [name for name in saved if name not in (*PARTS, *FURTHER_PARTS, *catalogue.algorithms())]
+        hint = f"; it has {unknown[0]!r}{nearest(unknown[0], catalogue.algorithms())}" if unknown else ""
+        raise ShoalError(f"{what} lacks {', '.join(lacking)}{hint or '; is it a config.json?'}")
     schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
     if type(schema) is not int:
         raise ShoalError(
@@ -550,7 +552,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
         )
     for name in (*PARTS, "eval_env"):
         if not isinstance(saved.get(name, {}), dict):
-            raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is not an object.")
+            kinds = (
+                "neither a name nor an object" if name in ("environment", "algorithm") else "not an object"
+            )
+            raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is {kinds}.")
     environment = saved["environment"]
     if not isinstance(environment["name"], str) or not isinstance(environment["parameters"], dict):
         raise ShoalError(

@@ -144,7 +144,7 @@ def make_train(
       ShoalError: a setting that cannot work, in one sentence, before anything is traced.
     """
     _check_effects(settings_by_name)
-    catalogue.check_algorithm("" if config is None else config)
+    catalogue.check_algorithm("" if config is None else config, "config")
     machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
     if not isinstance(environment, str):

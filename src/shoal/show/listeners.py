@@ -78,4 +78,4 @@ def _reason(name: str, method: str, answer: Any) -> str:
         raise ShoalError(
             f"{name}.{method} returns a {type(answer).__name__}; it must return None, or a text, which stops the run."
         )
-    return "" if answer is None else f"{name}: {answer}"
+    return f"{name}: {answer}" if answer else ""
