@@ -41,7 +41,7 @@ class Dense(nnx.Module):
 
 # Rows up to which `row_major` is faster on a CPU: for outputs alone, and where they are differentiated.
 MAX_ROW_MAJOR_ROWS = 32
-MAX_ROW_MAJOR_GRADIENT_ROWS = 16
+MAX_GRADIENT_ROWS = 16
 
 
 class LayerNorm(nnx.Module):
@@ -131,8 +131,7 @@ class MLP(nnx.Module):
         if uses_plain_form("feature_major"):
             compute = MLP._by_rows
         elif 1 < len(rows) <= MAX_ROW_MAJOR_ROWS:  # a single row is usually one of many under `vmap`
-            is_few = len(rows) <= MAX_ROW_MAJOR_GRADIENT_ROWS
-            compute = MLP._by_rows if is_few else _by_rows_unless_differentiated
+            compute = MLP._by_rows if len(rows) <= MAX_GRADIENT_ROWS else _by_rows_unless_differentiated
         else:
             compute = MLP._by_features
         out, features = compute(self, rows)
