@@ -88,4 +88,4 @@ def with_rate(config: PPOConfig, share: float) -> PPOConfig:
 
 def compiled(program, layout: populations.Layout, *arguments):
     """The program as `shoal.train` compiles it."""
-    return program.lower(*arguments).compile(compiled_trainer.compiler_options(layout))
+    return program.lower(*arguments).compile(layout.compiler_options)

@@ -28,6 +28,7 @@ from shoal.engine.run import ProgramSettings, Run, evaluation_environment_of, st
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_explain_faults
 from shoal.runs.pacing import Pacer
+from shoal.show import figures
 from shoal.types import Environment, Mean, for_actor, spec_of
 from shoal.xla.costs import num_parameters, product_flops, program_flops
 
@@ -156,6 +157,7 @@ def compile_run(
                 _with_arguments(shapes, environments, configs, updates, evaluation_environments)
             )
         costs = _costs(shapes, program_flops(traced.jaxpr) * layout.devices / len(keys))
+        figures.import_early()
         programs = compiled_train.result(), compiled_evaluation.result()
     seconds = time.perf_counter() - start_time
     return CompiledRun(population, *programs, shapes, settings, layout, costs, seconds)

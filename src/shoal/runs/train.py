@@ -34,7 +34,7 @@ from shoal.runs.placement import check_memory, devices_of, place
 from shoal.runs.plan import Experiment
 from shoal.runs.results import TrainedRun, finished_run, summarise
 from shoal.runs.resume import Finished, Restoration
-from shoal.show import figures, reports
+from shoal.show import reports
 from shoal.types import Environment
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
@@ -201,8 +201,6 @@ def _run(
       before: the `config.json` of the run whose checkpoint a new one starts from.
     """
     origin: Origin | None
-    if call.own_process:
-        figures.import_early()
     with contextlib.ExitStack() as held:
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
