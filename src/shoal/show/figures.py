@@ -1,6 +1,7 @@
 """The style that all pictures share: figures, axes, colours and the ticks of environment steps."""
 
 import contextlib
+import importlib
 import io
 import os
 import threading
@@ -35,7 +36,8 @@ def import_early() -> None:
 
     def import_drawing() -> None:
         with contextlib.suppress(Exception):
-            new_figure()
+            importlib.import_module("matplotlib.backends.backend_agg")
+            importlib.import_module("matplotlib.figure")
 
     threading.Thread(target=import_drawing, daemon=True).start()
 
