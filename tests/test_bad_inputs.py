@@ -346,7 +346,7 @@ DAMAGES = {
     "a config of nothing": (
         lambda run: (run / "config.json").write_text("{}"),
         "eval {run}",
-        "lacks environment",
+        "lacks algorithm, environment",
     ),
     "an unknown setting": (setting("run", sedes=3), "train --config {run}", "there is no setting 'sedes'"),
     "a setting of text": (setting("run", seeds="two"), "train --config {run}", "seeds='two'"),

@@ -163,7 +163,7 @@ def test_a_seed_at_fault_makes_no_further_update():
         ("CartPole-v1", None, {"num_minibatches": 7}, "num_minibatches=7 does not divide"),
         ("CartPole-v1", with_settings(PPOConfig(), gamma=2.0), {}, "gamma=2 is out of bounds"),
         ("CartPole-v1", PPOConfig, {"total_steps": 1}, "total_steps=1 is less than one rollout"),
-        ("CartPole-v1", 3, {}, "algorithm=3"),
+        ("CartPole-v1", 3, {}, "config=3"),
         (
             gymnasium.make("CartPole-v1"),
             None,

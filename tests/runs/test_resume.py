@@ -465,7 +465,7 @@ def test_what_cannot_be_gone_on_from_is_refused_in_one_sentence(stepped, ended_o
     for path, settings, sentence in (
         (stepped, {"from_step": 100}, "there is no checkpoint at 100; the nearest is 128"),
         (damaged, {"from_step": 128}, "the checkpoint at 128 of run .* cannot be used: .*name another one"),
-        (stepped, {"from_step": "bst"}, "checkpoint='bst' is neither"),
+        (stepped, {"from_step": "bst"}, "from_step='bst' is neither"),
         (without, {"from_step": "best"}, "holds no checkpoint that is sound"),
         (one, {"from_step": "best"}, "no checkpoint of run .* was written at an evaluation"),
         (stepped, {"from_step": 256, "run_dir": str(tmp_path / "taken")}, "is not empty and holds no run"),
