@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from shoal import cli
+from shoal.base.files import cache_folder
 from shoal.engine.run_config import RunConfig
 from shoal.envs import registry
 from shoal.runs import compiled_trainer, train
@@ -243,7 +244,8 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
             with monkeypatch.context() as patch:
                 status = call(step.words[1:], patch, not is_needed(step, todo))
             captured = capsys.readouterr()
-            printed = (captured.out + captured.err).replace(str(Path.home()), "/home/me")
+            printed = (captured.out + captured.err).replace(str(cache_folder()), "/home/me/.cache/shoal")
+            printed = printed.replace(str(Path.home()), "/home/me")
             expected = (
                 2 if step.refusal else 1 if re.search(r": \d+ findings?$", "\n".join(step.shown), re.M) else 0
             )
