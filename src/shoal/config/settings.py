@@ -23,8 +23,6 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-import jax
-
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import struct
 from shoal.config.requirements import Needs, Table
@@ -436,7 +434,7 @@ def check_fields(config: Any) -> None:
     """Require that every setting holds a value of its declared type, within its bounds; traced values are not read."""
     for name, setting in settings_of(config).items():
         value, declared = setting.value, setting.declared
-        if isinstance(value, jax.core.Tracer):
+        if struct.is_traced(value):
             continue
         if setting.choice:
             if declared is not str:  # not a struct: a name is text

@@ -8,6 +8,7 @@ part of the tree's structure, so that changing it compiles again.
 
 import dataclasses
 import functools
+import itertools
 import math
 import types
 import typing
@@ -140,12 +141,12 @@ def bounds_of(cls: Any) -> dict[str, Bounds]:
 
 def is_traced(*values: Any) -> bool:
     """Report whether one of some values is traced, so that it cannot be read."""
-    return any(isinstance(value, jax.core.Tracer) for value in values)
+    return any(map(isinstance, values, itertools.repeat(jax.core.Tracer)))
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds; traced values are not read."""
-    if isinstance(value, jax.core.Tracer):
+    if is_traced(value):
         return
     if bounds.longest is not None and isinstance(value, tuple) and len(value) > bounds.longest:
         raise ShoalError(
