@@ -165,7 +165,7 @@ def compile_run(
 
 def _costs(population: Run, update_flops: float) -> Costs:
     """Return the costs of one member of a population, which is given by its shapes."""
-    member = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), population)
+    member = _one_member(population)
 
     def act(run: Run) -> Any:
         spec = spec_of(run.environment)
@@ -303,7 +303,12 @@ def planned_shapes(
     keys, total = jax.eval_shape(lambda: (jax.random.key(0), jnp.int32(0)))
     arguments = stacked((keys, struct.as_arrays(environment), struct.as_arrays(config), total))
     shapes = populations.population_shapes(_start_program(settings, layout), arguments, settings, layout)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+    return _one_member(shapes)
+
+
+def _one_member(population: Run) -> Run:
+    """Return the shapes of one member of a population that is given by its shapes."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), population)
 
 
 @functools.lru_cache(maxsize=1)

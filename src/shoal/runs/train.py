@@ -259,12 +259,11 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
     pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)
     layout = member_layout.lay_out(devices, count, run.env_groups, run.seed_batching)
+    # Traces one update, so that a mistake in an algorithm's functions is found before a run begins.
     shapes = compiled_trainer.planned_shapes(first.environment, first.config, count, settings, layout)
     check_memory(experiment, settings, layout, shapes)
-    if not catalogue.is_builtin(experiment.algorithm):
-        compiled_trainer.check_algorithm(first.environment, first.config, settings)
-        if settings.groups > 1:
-            reduction_check.check_reduced(first.environment, first.config, settings, experiment.algorithm)
+    if settings.groups > 1 and not catalogue.is_builtin(experiment.algorithm):
+        reduction_check.check_reduced(first.environment, first.config, settings, experiment.algorithm)
     if score != "return_mean" or eval_metrics:
         compiled_trainer.check_score(first.environment, first.config, settings)
     config = resume.config_json(experiment, asked)
