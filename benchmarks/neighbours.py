@@ -48,7 +48,7 @@ def program(number: int, by_cells: bool):
     @jax.jit
     def advance(state):
         nothing = jnp.zeros((2, number)), jnp.zeros((1, number))
-        return dynamics.advance_many(rules, world, state, *nothing, STEPS)
+        return dynamics.advance_many(rules, world, state, *nothing, STEPS)[0]
 
     return advance, state
 

@@ -1,5 +1,7 @@
 """The tasks: starts, rewards, collisions, ends, refusals, randomisation, pictures; and the checker."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.checking.checker import check
 from shoal.envs.particles.physics import dynamics
 from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import observe, onsets
+from shoal.envs.particles.tasks.particle_task import observe
 from shoal.envs.particles.tasks.swarm import holders
 from shoal.nets.actor_critic import Critic
 from shoal.runs.evaluate import evaluate_run
@@ -135,13 +137,53 @@ def test_an_agent_whose_place_is_no_number_is_at_no_target():
     assert np.isnan(timestep.reward).all() and np.isnan(timestep.info["distance"])
 
 
-def test_a_wall_is_met_also_where_another_is_left():
-    env = three()
-    far = [(5.0, 5.0), (8.0, 8.0)]
-    west, south, corner = (placed(env, [place, *far]) for place in ((0.9, 4.0), (4.0, 0.9), (0.9, 0.9)))
-    found = jax.jit(lambda env, *pairs: [onsets(env, *pair) for pair in pairs])
-    pairs = (west, south), (west, corner), (corner, west), (west, west)
-    np.testing.assert_array_equal(found(env, *pairs), np.outer([1, 1, 0, 0], [1, 0, 0]))
+@pytest.mark.parametrize("place, speed", [((4.25, 4.99), 5.0), ((4.5, 4.95), 10.0), ((4.3, 4.0), 5.0)])
+def test_a_contact_that_begins_and_ends_within_a_decision_is_counted(place, speed):
+    env = three(drag=0.0)
+    state = placed(env, [(2.0, 3.0), place, (9.0, 9.0)], [(speed, 0.0), (0.0, 0.0), (0.0, 0.0)])
+    collisions = 0.0
+    for _ in range(int(35 / speed)):
+        state, timestep = step(env, state, np.zeros((3, 2)))
+        collisions += 3 * float(timestep.info["collisions"])
+    assert collisions == pytest.approx(2)
+
+
+@pytest.mark.parametrize("boundary", ["walls", "periodic"])
+@pytest.mark.parametrize("neighbours", ["all", "cells"])
+def test_contacts_that_begin_are_those_of_single_steps_counted_in_numpy(neighbours, boundary):
+    """Dense worlds of fast discs, with walls left and met in one decision, and lists that are made anew."""
+    dense = dict(area_per_agent=9.0, boundary=boundary, drag=0.0)
+    env = unwrapped(envs.make("particles/MultiNavigator-v0", num_agents=16, **dense))
+    env = dataclasses.replace(env, neighbours=neighbours, sensing=None, stiffness=1e4, time_step=1e-3)
+    rules, nothing = env.rules, (jnp.zeros((2, 16)), jnp.zeros((1, 16)))
+    once = jax.jit(lambda world, state: dynamics.advance(rules, world, state, *nothing))
+    state = begun(env)
+    velocity = 30 * jax.random.normal(jax.random.key(1), (2, 16))
+    state = state._replace(particles=state.particles._replace(velocity=velocity))
+    total = 0.0
+    for _ in range(12):
+        expected, single = np.zeros(16), state.particles
+        touched = touching(single.position, state.world.box, boundary)
+        for _ in range(env.physics_steps):
+            single, before = once(state.world, single), touched
+            touched = touching(single.position, state.world.box, boundary)
+            expected += (touched & ~before).sum(1)
+        state, timestep = step(env, state, np.zeros((16, 2)))
+        np.testing.assert_allclose(state.particles.position, single.position, atol=1e-4)
+        assert float(timestep.info["collisions"]) == pytest.approx(expected.mean())
+        total += expected.sum()
+    assert total > 20 and explain_fault(env, state) is None
+
+
+def touching(position, box, boundary):
+    """What each disc of radius 1 touches: the other discs, and the four walls, [A, A + 4]."""
+    place, box = np.asarray(position).T, np.asarray(box)
+    offset = place[:, None] - place
+    if boundary == "periodic":
+        offset -= box * np.round(offset / box)
+    discs = (np.hypot(*offset.T) < 2) & ~np.eye(len(place), dtype=bool)
+    walls = np.concatenate([place, box - place], axis=1) < 1
+    return np.concatenate([discs, walls & (boundary == "walls")], axis=1)
 
 
 def test_agents_that_pass_through_each_other_are_named():

@@ -39,7 +39,7 @@ from shoal.envs.particles.physics.contact_laws import (
     rough_response,
     smooth_response,
 )
-from shoal.envs.particles.physics.vectors import length, sum_rows, tangential, torque_of
+from shoal.envs.particles.physics.vectors import dot, sum_rows, tangential, torque_of
 from shoal.types import Array
 from shoal.xla.single_evaluation import compute_once
 
@@ -102,6 +102,13 @@ class ParticleState(NamedTuple):
     neighbours: NeighbourList | tuple[()]  # () for all pairs
 
 
+class Touches(NamedTuple):
+    """Which contacts there are, or how many of each; the second half of an even N's last row of pairs counts none."""
+
+    pairs: Array  # of all pairs [N // 2, N], or of each particle with its neighbours [K, N]
+    walls: Array  # of each walled axis' nearer wall with each particle, [W, N]
+
+
 def start(
     rules: Rules, world: World, position: Array, velocity: Array | None = None, spin: Array | None = None
 ) -> ParticleState:
@@ -155,13 +162,23 @@ def advance(rules: Rules, world: World, state: ParticleState, force: Array, torq
 
 def advance_many(
     rules: Rules, world: World, state: ParticleState, force: Array, torque: Array, steps: int
-) -> ParticleState:
-    """Make several steps under the same forces of the agents; see `advance`."""
+) -> tuple[ParticleState, Touches]:
+    """Make several steps under the same forces of the agents; see `advance`.
 
-    def one(state: ParticleState, _: None) -> tuple[ParticleState, None]:
-        return advance(rules, world, state, force, torque), None
+    Returns:
+      The state, and of each contact how often it began in these steps; `count_of_each` adds them up.
+    """
 
-    return jax.lax.scan(one, state, None, length=steps)[0]
+    def one(carry: tuple[ParticleState, Touches], _: None) -> tuple[tuple[ParticleState, Touches], None]:
+        before, began = carry
+        after = advance(rules, world, before, force, torque)
+        now, then = (touching(rules, world, after, x.position) for x in (after, before))
+        return (after, jax.tree.map(lambda total, a, b: total + (a & ~b), began, now, then)), None
+
+    never = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, jnp.float32), touching(rules, world, state, state.position)
+    )
+    return jax.lax.scan(one, (state, never), None, length=steps)[0]
 
 
 def _euler_step(
@@ -265,26 +282,29 @@ def _shared_inertia(rules: Rules, world: World, state: ParticleState) -> Array:
         return world.inertia
 
     def divided() -> Array:
-        return world.inertia / jnp.maximum(_count_contacts(rules, world, state), 1.0)
+        contacts = count_of_each(rules, touching(rules, world, state, state.position))
+        return world.inertia / jnp.maximum(contacts, 1.0)
 
     return jax.lax.cond(jnp.any(world.material.rolling_friction > 0), divided, lambda: world.inertia)
 
 
-def _count_contacts(rules: Rules, world: World, state: ParticleState) -> Array:
-    """Return how many walls and other particles each particle touches, [N]."""
-    place, radius = state.position, world.radius
-    count = jnp.zeros_like(radius)
+def touching(rules: Rules, world: World, state: ParticleState, position: Array) -> Touches:
+    """Return which contacts there are at positions [D, N] (m), among the pairs or the neighbours of a state."""
+    radius, box = world.radius, _columns(world.box, position)
+    walls = jnp.zeros((0, *radius.shape), bool)
     if walled_axes(rules.boundaries):
-        _, distance = wall_directions(place, _columns(world.box, place), rules.boundaries)
-        count += jnp.sum(distance < radius, axis=0)
-    if len(radius) == 1:
-        return count
+        walls = wall_directions(position, box, rules.boundaries)[1] < radius
     of_partners, counts = _partners(state)
-    box = _columns(world.box, place[:, None])
-    offset = nearest_image(of_partners(place) - place[:, None], box, rules.boundaries)
-    touches = counts & (length(offset) < radius + of_partners(radius[None])[0])
-    each = touches.astype(radius.dtype)[None]
-    return count + (pairs.sum_over_pairs(each, each) if rules.layout is None else sum_rows(each))[0]
+    offset = nearest_image(of_partners(position) - position[:, None], box[:, None], rules.boundaries)
+    reach = radius + of_partners(radius[None])[0]
+    return Touches(counts & (dot(offset, offset) < reach**2), walls)
+
+
+def count_of_each(rules: Rules, touches: Touches) -> Array:
+    """Return how many contacts each particle has, [N]."""
+    of_pairs, of_walls = (x.astype(jnp.float32)[None] for x in touches)
+    each = pairs.sum_over_pairs(of_pairs, of_pairs) if rules.layout is None else sum_rows(of_pairs)
+    return (each + sum_rows(of_walls))[0]
 
 
 def _stage(world: World, function: Callable[[], Any]) -> Any:

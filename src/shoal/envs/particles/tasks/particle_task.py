@@ -22,7 +22,7 @@ from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
 from shoal.envs.particles.physics.restitution import damping_ratio
 from shoal.envs.particles.physics.stability import Ranges
-from shoal.envs.particles.physics.vectors import dot, length, shortened, sum_rows, unit
+from shoal.envs.particles.physics.vectors import length, shortened, unit
 from shoal.envs.particles.tasks import lidar, particle_geometry, rewards, start_places
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
@@ -31,7 +31,7 @@ from shoal.xla.batch_last import batch_last
 from shoal.xla.single_evaluation import compute_once
 
 TARGETS_APART = 2.5  # radii, the least distance between two targets and between two agents at the start
-MAX_AGENTS = 4096  # whose rays and collisions are still computed for all pairs, once in a decision
+MAX_AGENTS = 4096  # whose rays are still computed for all pairs, once in a decision
 NEAR = 3.0  # radii, within which the way to the target is shown exactly
 DRAWN = ("radius", "mass", "stiffness", "restitution", "friction")
 PHYSICS = (*DRAWN, "tangential_ratio", "rolling_friction", "drag", "gravity", "drive", "time_step", "reach")
@@ -445,12 +445,11 @@ def _decide(
     action = jnp.moveaxis(action[None] if env.num_agents == 1 else action, 1, 0)
     acted = state.acted & jnp.all(jnp.isfinite(action), axis=(0, 1))
     force, torque = env.driving(shortened(action, jnp.ones_like(action[0])))
-    particles = _moved(env, state, force, torque)
+    particles, collisions = _moved(env, state, force, torque)
     state = state._replace(particles=particles, acted=acted)
     is_held = env.is_held(state)
     state = state._replace(held=jnp.where(is_held, state.held + 1, 0))
     terminated = jnp.all(state.held >= env.hold_decisions, axis=0)
-    collisions = onsets(env, before, state)
     work = rewards.work_of(env, before, state, force, torque)
     reward = rewards.KINDS[env.reward](env, before, state, collisions, work, terminated)
     if env.team_reward:
@@ -460,46 +459,23 @@ def _decide(
     return state, observe(env, state), reward, terminated, info
 
 
-def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> ParticleState:
-    """Return the particles after the physics of a decision.
+def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> tuple[ParticleState, Array]:
+    """Return the particles after the physics of a decision, and how many contacts of each began in it, [A].
 
-    A single step is not a loop, and XLA would compute the action again in each pair of agents.
+    Contacts with the floor do not count. A single step is not a loop, and XLA would compute the action again in each
+    pair of agents.
     """
 
-    def advance(world: World, particles: ParticleState, force: Array, torque: Array) -> ParticleState:
-        return dynamics.advance_many(env.rules, world, particles, force, torque, env.physics_steps)
+    def advance(
+        world: World, particles: ParticleState, force: Array, torque: Array
+    ) -> tuple[ParticleState, Array]:
+        particles, began = dynamics.advance_many(
+            env.rules, world, particles, force, torque, env.physics_steps
+        )
+        began = began._replace(walls=began.walls[: 2 if env.boundary == "walls" else 0])
+        return particles, dynamics.count_of_each(env.rules, began)
 
     arguments = state.world, state.particles, force, torque
     if env.physics_steps > 1:
         return advance(*arguments)
     return compute_once(state.world.time_step > 0, advance, *arguments)
-
-
-def touching(env: ParticleTask, state: TaskState) -> tuple[Array, Array]:
-    """Return which pairs of agents touch, [S, A, ...] (`pairs`), and which walls each agent touches, [4, A, ...]."""
-    place, radius = state.particles.position, state.world.radius
-    box = state.world.box.reshape(len(place), 1, *state.world.box.shape[1:])
-    walls = jnp.zeros((0, *radius.shape), bool)
-    if env.boundary == "walls":
-        walls = jnp.concatenate([place[:2], box[:2] - place[:2]]) < radius
-    if env.num_agents == 1:
-        return jnp.zeros((0, *radius.shape), bool), walls
-    offset = nearest_image(pairs.of_partners(place) - place[:, None], box[:, None], env.boundaries)
-    reach = radius + pairs.of_partners(radius[None])[0]
-    counts = pairs.counted_pairs(env.num_agents)
-    counts = counts.reshape(counts.shape + (1,) * (reach.ndim - 2))
-    return jnp.asarray(counts) & (dot(offset, offset) < reach**2), walls
-
-
-def onsets(env: ParticleTask, before: TaskState, after: TaskState) -> Array:
-    """Return how many contacts of each agent with others and with walls began in a decision, [A].
-
-    A contact with a wall, or head-on, lasts two decisions or more, since a time step is at most a twentieth of it and
-    a decision has ten. Discs that only graze each other may touch and part between two decisions; that is not counted.
-    """
-    (pairs_before, walls_before), (pairs_after, walls_after) = touching(env, before), touching(env, after)
-    began = sum_rows((walls_after & ~walls_before).astype(jnp.float32)[None])[0]
-    if env.num_agents == 1:
-        return began
-    new = (pairs_after & ~pairs_before).astype(jnp.float32)[None]
-    return began + pairs.sum_over_pairs(new, new)[0]
