@@ -27,7 +27,8 @@ def check_storable(population: Run) -> int:
     Raises:
       ShoalError: two leaves have one name, or the format cannot hold a name or a dtype; the sentence names the leaf.
     """
-    return sum(map(_check_leaves, jax.eval_shape(_saved_trees, population)))
+    shapes = jax.eval_shape(lambda run: ({POLICY: run.best.policy}, _last_trees(run)), population)
+    return sum(map(_check_leaves, shapes))
 
 
 def _check_leaves(trees_by_prefix: dict[str, PyTree]) -> int:
@@ -52,7 +53,7 @@ def save_best(directory: RunDirectory, population: Run, members: Members) -> Non
         "scores": np.asarray(population.best.score).tolist(),
         "updates": np.asarray(population.best.updates).tolist(),
     }
-    _save(directory, "best", _saved_trees(population)[0], metadata)
+    _save(directory, "best", {POLICY: population.best.policy}, metadata)
 
 
 def save_last(directory: RunDirectory, population: Run, members: Members) -> None:
@@ -61,7 +62,7 @@ def save_last(directory: RunDirectory, population: Run, members: Members) -> Non
     Raises:
       ShoalError: they cannot be written.
     """
-    _save(directory, "last", _saved_trees(population)[1], _metadata(population, members))
+    _save(directory, "last", _last_trees(population), _metadata(population, members))
 
 
 def _metadata(population: Run, members: Members) -> dict[str, Any]:
@@ -69,10 +70,9 @@ def _metadata(population: Run, members: Members) -> dict[str, Any]:
     return to_metadata(members) | {"failed": [k in failed for k in range(len(members))]}
 
 
-def _saved_trees(population: Run) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """Return the trees that are saved as "best" and as "last", by the prefix of their leaves' names."""
-    last = {POLICY: jax.vmap(policy_of)(population), LEARNER: population.learner.shared}
-    return {POLICY: population.best.policy}, last
+def _last_trees(population: Run) -> dict[str, PyTree]:
+    """Return the trees that are saved as "last", by the prefix of their leaves' names; one program."""
+    return {POLICY: jax.jit(jax.vmap(policy_of))(population), LEARNER: population.learner.shared}
 
 
 def _save(

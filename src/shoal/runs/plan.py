@@ -46,6 +46,7 @@ from shoal.envs.wrappers import Shown
 from shoal.runs.presets import preset
 from shoal.runs.variants import check_variants, named, number, with_first_settings
 from shoal.types import Environment, spec_of
+from shoal.types.spaces import Dict
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
 
@@ -380,8 +381,14 @@ def _check_effects(
 
 def _shown(environment: Environment, run: RunConfig) -> Environment:
     """Return the environment with the entries of observations that the run names for actor or critic only."""
-    names = (run.actor_only, run.critic_only)
-    return Shown(environment, *names) if any(names) else environment
+    names = {"actor_only": run.actor_only, "critic_only": run.critic_only}
+    for name, entries in names.items():
+        if entries and not isinstance(space := environment.observation_space, Dict):
+            raise ShoalError(
+                f"{name}={','.join(entries)} names entries of a dictionary of observations, and this environment's "
+                f"observation is a {type(space).__name__}; leave it out."
+            )
+    return Shown(environment, *names.values()) if any(names.values()) else environment
 
 
 def _make_environment(

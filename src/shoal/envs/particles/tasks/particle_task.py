@@ -466,12 +466,8 @@ def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> 
     pair of agents.
     """
 
-    def advance(
-        world: World, particles: ParticleState, force: Array, torque: Array
-    ) -> tuple[ParticleState, Array]:
-        particles, began = dynamics.advance_many(
-            env.rules, world, particles, force, torque, env.physics_steps
-        )
+    def advance(*arguments: Any) -> tuple[ParticleState, Array]:
+        particles, began = dynamics.advance_many(env.rules, *arguments, steps=env.physics_steps)
         began = began._replace(walls=began.walls[: 2 if env.boundary == "walls" else 0])
         return particles, dynamics.count_of_each(env.rules, began)
 
