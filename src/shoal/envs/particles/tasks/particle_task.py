@@ -1,6 +1,7 @@
 """The base of all tasks in worlds of particles: parameters, starts, physics, sensing, rewards and ends."""
 
 import abc
+import functools
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -466,12 +467,11 @@ def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> 
     pair of agents.
     """
 
-    def advance(*arguments: Any) -> tuple[ParticleState, Array]:
-        particles, began = dynamics.advance_many(env.rules, *arguments, steps=env.physics_steps)
-        began = began._replace(walls=began.walls[: 2 if env.boundary == "walls" else 0])
-        return particles, dynamics.count_of_each(env.rules, began)
-
+    advance = functools.partial(dynamics.advance_many, env.rules, steps=env.physics_steps)
     arguments = state.world, state.particles, force, torque
     if env.physics_steps > 1:
-        return advance(*arguments)
-    return compute_once(state.world.time_step > 0, advance, *arguments)
+        particles, began = advance(*arguments)
+    else:
+        particles, began = compute_once(state.world.time_step > 0, advance, *arguments)
+    began = began._replace(walls=began.walls[: 2 if env.boundary == "walls" else 0])
+    return particles, dynamics.count_of_each(env.rules, began)
