@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 from jax.extend.core import Literal
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -25,7 +26,7 @@ from shoal.engine.run import (
     start,
     stream_key,
 )
-from shoal.types import Array, Environment, Keys, Metrics, spec_of
+from shoal.types import Array, Environment, Keys, Metrics, PyTree, spec_of
 
 
 def start_training(
@@ -70,7 +71,9 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
     """Make `num_updates` updates; their number is data, so that any number is one program.
 
     The sums of the metrics are a part of the run, so that an interval between two log points may be cut into several
-    calls and gives the same numbers. A run with a fault (see `faults`) makes no further update.
+    calls and gives the same numbers. A run with a fault (see `faults`) makes no further update. Under `vmap` all
+    members loop together, and those with a fault keep all but `learner.local`, which nothing reads any more: no replay
+    is selected.
 
     Args:
       begins_interval: whether the sums begin at zero here.
@@ -83,16 +86,47 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
         return (run.updates < end) & (run.fault == NOWHERE)
 
     def body(run: Run) -> Run:
-        metrics = run.metrics
-        run, new_metrics = _update_traced_once(dataclasses.replace(run, metrics=()))
+        new, metrics = _update_traced_once(dataclasses.replace(run, metrics=()))
         if run.settings.keeps_last:
-            newest = Best(policy_of(run), run.best.score, run.updates)
-            run = dataclasses.replace(run, best=struct.where(run.fault == NOWHERE, newest, run.best))
-        return dataclasses.replace(run, metrics=jax.tree.map(jnp.add, metrics, new_metrics))
+            newest = Best(policy_of(new), new.best.score, new.updates)
+            new = dataclasses.replace(new, best=struct.where(new.fault == NOWHERE, newest, new.best))
+        new = dataclasses.replace(new, metrics=jax.tree.map(jnp.add, run.metrics, metrics))
+        local = new.learner.local
+        new, run = (dataclasses.replace(x, learner=x.learner._replace(local=())) for x in (new, run))
+        kept = _where_running(is_running(run), new, run)
+        return dataclasses.replace(kept, learner=kept.learner._replace(local=local))
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
-    run = jax.lax.while_loop(is_running, body, dataclasses.replace(run, metrics=metrics))
+    run = dataclasses.replace(run, metrics=metrics)
+    run = jax.lax.while_loop(lambda run: _any_running(is_running(run)), body, run)
     return run, run.metrics
+
+
+@custom_vmap
+def _any_running(is_running: Array) -> Array:
+    """Report whether a run makes a further update; under `vmap`, whether any member does."""
+    return is_running
+
+
+@_any_running.def_vmap
+def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
+    return _any_running(jnp.any(is_running)), False
+
+
+@custom_vmap
+def _where_running(is_running: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Return the new values; under `vmap` those of members that do not run are the old ones."""
+    return new
+
+
+@_where_running.def_vmap
+def _(size: int, is_batched: list, is_running: Array, new: PyTree, old: PyTree) -> tuple[PyTree, PyTree]:
+    by_member, *are_batched = is_batched
+    if not by_member:  # groups of one run's environments
+        return _where_running(is_running, new, old), are_batched[0]
+    axes = jax.tree.map(lambda x: 0 if x else None, are_batched)
+    selected = jax.vmap(struct.where, (0, *axes), axis_size=size)(is_running, new, old)
+    return selected, jax.tree.map(lambda _: True, selected)
 
 
 def update_once(run: Run) -> tuple[Run, Metrics]:

@@ -85,6 +85,17 @@ def counting(opponents=OPPONENTS):
     return against_past(over_agents(counter, view, SETS, learns=opponents.learns), opponents)
 
 
+def exploring(spec):
+    """The counter, whose actions are greater by 1,000 while transitions are collected."""
+    algorithm = counter(spec)
+
+    def behaviour(learner, clock):
+        policy = algorithm.policy(learner, clock)
+        return {**policy, "updates": policy["updates"] + 1000}
+
+    return algorithm._replace(behaviour=behaviour)
+
+
 def timesteps(*shape):
     zeros = jnp.zeros((*shape, 3))
     no_end = jnp.zeros(shape, bool)
@@ -103,6 +114,18 @@ def history():
         keys = Keys(jax.random.key(k), jax.random.key(100 + k))
         learners.append(update(learners[-1], trajectory, keys, at(k))[0])
     return algorithm, learners
+
+
+def test_an_algorithm_that_explores_does_so_with_several_agents_and_beside_past_opponents():
+    view = config_of().agents.view(spec_of(TeamProbe()))
+    together = over_agents(exploring, view, SETS)
+    mixed = against_past(over_agents(exploring, view, SETS, learns=OPPONENTS.learns), OPPONENTS)
+    for algorithm, expected in ((together, 1000), (mixed, np.where(OPPONENTS.learns(NUM_ENVS), 1000, 0))):
+        learner, memory = algorithm.init(jax.random.key(0), NUM_ENVS), algorithm.memory((NUM_ENVS,))
+        rest = memory, timesteps(NUM_ENVS), jax.random.key(0)
+        acted = algorithm.act(algorithm.behaviour(learner, Clock.zero()), *rest)[1]
+        np.testing.assert_array_equal(acted, np.broadcast_to(expected, acted.shape))
+        assert not algorithm.act(algorithm.policy(learner, Clock.zero()), *rest)[1].any()
 
 
 def test_each_set_meets_the_latest_or_one_policy_of_the_past(history):

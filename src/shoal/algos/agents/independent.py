@@ -133,6 +133,7 @@ def over_agents(
         parts.act,
         parts.update,
         inherit=parts.inherit if algorithm.inherit else None,
+        behaviour=parts.behaviour if algorithm.behaviour else None,
         warm_up=parts.warm_up if algorithm.warm_up else None,
         warm_up_steps=algorithm.warm_up_steps,
     )
@@ -162,6 +163,10 @@ class _OfAgents(NamedTuple):
 
     def policy(self, learner: Learner, clock: Clock) -> PyTree:
         return self.sets.all(self.algorithm.policy(part, clock) for part in self._split(learner))
+
+    def behaviour(self, learner: Learner, clock: Clock) -> PyTree:
+        behave: Any = self.algorithm.behaviour
+        return self.sets.all(behave(part, clock) for part in self._split(learner))
 
     def act(
         self, policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False

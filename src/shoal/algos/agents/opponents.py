@@ -97,7 +97,7 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     def behaviour(learner: Learner, clock: Clock) -> Behaviour:
         pool, entries = learner.shared.pool, learner.shared.opponent
         past = (jax.tree.map(lambda x, k=k: x[entries[k]], policies) for k, policies in enumerate(pool))
-        return Behaviour(policy(learner, clock), tuple(past))
+        return Behaviour((algorithm.behaviour or algorithm.policy)(_latest(learner), clock), tuple(past))
 
     def act(
         policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False

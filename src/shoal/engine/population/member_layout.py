@@ -6,10 +6,12 @@ The environments of one run may be split into groups, which are placed on separa
 device by the same function, so that the number of devices does not change the mathematics.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -76,6 +78,27 @@ def map_members(function: Callable, mapped_by: str) -> Callable:
         return jax.lax.map(one_member, population) if mapped_by == "map" else jax.vmap(one_member)(population)
 
     return map_population
+
+
+def change_members(function: Callable, mapped_by: str) -> Callable:
+    """Map a function Run -> (Run, output) likewise, one member after the other in its place.
+
+    `lax.map` would make a second population, with each member's replay.
+    """
+
+    def change_population(population: PyTree, *args: Any) -> tuple[PyTree, PyTree]:
+        members = jax.tree.leaves(population)[0].shape[0]
+        if members == 1 or mapped_by == "vmap":
+            return map_members(function, mapped_by)(population, *args)
+
+        def change(population: PyTree, index: jax.Array) -> tuple[PyTree, PyTree]:
+            run, output = function(take_member(population, index), *args)
+            place = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+            return jax.tree.map(place, population, run), output
+
+        return jax.lax.scan(change, population, jnp.arange(members))
+
+    return change_population
 
 
 def map_groups(function: Callable, settings: ProgramSettings) -> Callable:
@@ -176,7 +199,7 @@ def run_program(
     """
     if grouped and settings.groups > 1 and layout.mesh.shape[ENV_AXIS] == 1:
         function = map_groups(function, settings)
-    mapped = map_members(function, layout.mapped_by)
+    mapped = change_members(function, layout.mapped_by)
 
     def sharded(population: Run, *args: Any) -> tuple[Run, PyTree]:
         return jax.shard_map(
@@ -204,6 +227,6 @@ def member_program(function: Callable, settings: ProgramSettings, layout: Layout
     )
 
 
-def take_member(population: PyTree, index: int) -> PyTree:
+def take_member(population: PyTree, index: int | jax.Array) -> PyTree:
     """Return one member of a population."""
     return jax.tree.map(lambda x: x[index], population)

@@ -9,18 +9,21 @@ by exchanges, so that a run that is resumed draws the same; exchange 0 draws the
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from shoal.config import struct
 from shoal.engine.nonfinite import NOWHERE
 from shoal.engine.population import member_layout as populations
 from shoal.engine.population.pbt_settings import LINEAR, ONE_MINUS_LOG, Tuned, magnitude
-from shoal.engine.run import Run, Stream, stream_key
+from shoal.engine.run import ENV_AXIS, Run, Stream, stream_key
 from shoal.types import Array
 
 PARTS = 5  # the worst of this many equal parts of the population copies the best
@@ -127,7 +130,12 @@ def exchange_settings(
 
 
 def exchange(
-    population: Run, scores: Array, number: Array | int, tuned: Sequence[Tuned], leaves: Leaves
+    population: Run,
+    scores: Array,
+    number: Array | int,
+    tuned: Sequence[Tuned],
+    leaves: Leaves,
+    mesh: Mesh | None = None,
 ) -> tuple[Run, Exchanged]:
     """Exchange between the members of a population that has been evaluated.
 
@@ -140,9 +148,46 @@ def exchange(
     exchanged = exchange_settings(tuned, values, scores, draws, number)
     copied = [field.name for field in dataclasses.fields(population) if field.name not in NOT_COPIED]
     parts = {name: getattr(population, name) for name in copied}
+    copy: Callable = with_copies
+    if mesh is not None:
+        spec = P(populations.MEMBER_AXIS, ENV_AXIS)
+        axis = (populations.MEMBER_AXIS,) if mesh.shape[populations.MEMBER_AXIS] > 1 else ()
+        copy = functools.partial(with_copies, axis=axis)
+        copy = jax.shard_map(copy, mesh=mesh, in_specs=(spec, P()), out_specs=spec, check_vma=False)
+    local = copy(population.learner.local, exchanged.parent)
+    parts["learner"] = population.learner._replace(local=())
     parts = jax.tree.map(lambda x: x[exchanged.parent], parts)
+    parts["learner"] = parts["learner"]._replace(local=local)
     parts["config"] = with_values(parts["config"], exchanged.after, leaves)
     return dataclasses.replace(population, **parts), exchanged
+
+
+def with_copies(tree: Any, parent: Array, axis: tuple[str, ...] = ()) -> Any:
+    """Give each member that has another parent, which copies none itself, the values of that parent.
+
+    One member after the other is written in its place, so that no second array is made of a replay.
+
+    Args:
+      tree: arrays [members, ...]; those of one device, if an axis is named over which members are distributed.
+      parent: of all members, [members].
+    """
+    copies = parent != jnp.arange(len(parent))
+    first_those = jnp.argsort(~copies)
+
+    def copied(x: Array, parent: Array, child: Array) -> Array:
+        first = jax.lax.axis_index(axis) * len(x) if axis else 0
+        taken, kept = (jax.lax.dynamic_index_in_dim(x, k - first, keepdims=False) for k in (parent, child))
+        if axis:
+            sent = jnp.where(parent // len(x) == jax.lax.axis_index(axis), taken, jnp.zeros_like(taken))
+            taken = jax.lax.psum(sent, axis).astype(x.dtype)
+            taken = jnp.where(child // len(x) == jax.lax.axis_index(axis), taken, kept)
+        return jax.lax.dynamic_update_index_in_dim(x, taken, child - first, 0)
+
+    def copy(index: Array, tree: Any) -> Any:
+        child = first_those[index]
+        return jax.tree.map(lambda x: copied(x, parent[child], child), tree)
+
+    return jax.lax.fori_loop(0, jnp.sum(copies), copy, tree)
 
 
 def values_of(config: Any, leaves: Leaves) -> Values:
@@ -161,9 +206,9 @@ def compile_exchange(shapes: Run, layout: populations.Layout, tuned: Sequence[Tu
     """Compile (population, scores, number) -> (population, Exchanged); the population's buffers are donated."""
 
     def program(population: Run, scores: Array, number: Array) -> tuple[Run, Exchanged]:
-        return exchange(population, scores, number, tuned, leaves)
+        return exchange(population, scores, number, tuned, leaves, layout.mesh)
 
-    everywhere = jax.sharding.NamedSharding(layout.mesh, jax.sharding.PartitionSpec())
+    everywhere = jax.sharding.NamedSharding(layout.mesh, P())
     placed = jax.tree.map(lambda x: x.sharding, shapes)
     compiled = jax.jit(program, donate_argnums=0, out_shardings=(placed, everywhere))
     scores = jax.ShapeDtypeStruct(shapes.updates.shape, jnp.float32, sharding=everywhere)
