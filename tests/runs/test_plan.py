@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -385,7 +386,10 @@ def test_a_setting_that_a_file_has_and_no_version_knows(tmp_path):
 @pytest.mark.parametrize(
     "settings,sentence",
     [
-        ({"num_envs": 8, "env_groups": 2, "num_steps": 4, "num_minibatches": 32}, "num_envs*num_steps=16;"),
+        (
+            {"num_envs": 8, "env_groups": 2, "num_steps": 4, "num_minibatches": 32},
+            "num_envs*num_steps/env_groups=16;",
+        ),
         ({"gamma": 1.5}, "gamma=1.5 is out of bounds"),
     ],
 )
@@ -397,6 +401,25 @@ def test_what_cannot_work_is_told_before_anything_starts(settings, sentence):
 
 def test_a_config_without_validate_is_taken_as_it_is():
     decide("probe/action", algorithm=BanditConfig, overrides={}).validate()
+
+
+@struct.struct
+class SmallRuns(BanditConfig):
+    """An algorithm that suits runs of another size."""
+
+    run_defaults: ClassVar = {"num_envs": 8, "num_steps": 10}
+
+
+def test_an_algorithm_has_defaults_of_the_run(tmp_path):
+    decided = decide("probe/action", algorithm=SmallRuns, overrides={"num_steps": 5})
+    assert decided.run == RunConfig(num_envs=8, num_steps=5)
+    path = written(decided, tmp_path / "run")
+    assert decide("probe/action", algorithm=SmallRuns, config_file=path, overrides={}).run.num_steps == 5
+    preset = decide("CartPole-v1", overrides={}).run
+    assert (
+        decide("CartPole-v1", algorithm=SmallRuns, overrides={"num_envs": preset.num_envs}).run.num_steps
+        == 10
+    )
 
 
 def test_functions_are_given_or_named():

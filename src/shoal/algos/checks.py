@@ -34,27 +34,35 @@ def check_divides(name: str, number: int, what: str, total: int) -> None:
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {hint}.")
 
 
-def check_ppo(config: Any, spec: EnvSpec, num_envs: int, num_steps: int, copies: int = 1) -> None:
+def check_ppo(
+    config: Any,
+    spec: EnvSpec,
+    num_envs: int,
+    num_steps: int,
+    copies: int = 1,
+    rows: str = "num_envs*num_steps",
+) -> None:
     """Check PPO's config for an environment and the size of a rollout.
 
     Args:
       num_envs: the streams of one group, which are shuffled as one: environments, or agents of environments.
       copies: for each such step, the steps that enter the same statistics: those of all groups, and of all agents of a
         world where they are one row.
+      rows: the steps of a group's streams in the words of a run's settings.
     Raises:
       ShoalError: the first setting that cannot work.
     """
     settings.check_fields(config)
     networks.check_settings(config.network)
     if not memories.is_recurrent(config):
-        check_divides("num_minibatches", config.num_minibatches, "num_envs*num_steps", num_envs * num_steps)
+        check_divides("num_minibatches", config.num_minibatches, rows, num_envs * num_steps)
     else:
         check_chunks(config, num_steps)
         chunks = num_envs * (num_steps // (config.chunk_length or num_steps))
         check_divides(
             "num_minibatches",
             config.num_minibatches,
-            "the number of chunks, num_envs*num_steps/chunk_length",
+            f"the number of chunks, {rows}/chunk_length",
             chunks,
         )
     check_network(config, spec)

@@ -257,12 +257,14 @@ class PPOConfig(settings.Nested):
 
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int, groups: int = 1) -> None:
         """Require that the settings can work; the error names the first that cannot (`shoal.algos.checks`)."""
-        config = self.with_critic_defaults()
+        config, of_group = self.with_critic_defaults(), "/env_groups" if groups > 1 else ""
         if spec.num_agents == 1:
-            checks.check_ppo(config, spec, num_envs, num_steps, groups)
+            checks.check_ppo(config, spec, num_envs, num_steps, groups, f"num_envs*num_steps{of_group}")
             return
         self.agents.validate(spec, num_envs, self.is_joint)
         of_agent = self.agents.view(spec, self.is_joint).spec_of_agent
         for agents in self.agents.sets(spec).members:
             streams, copies = (num_envs, len(agents)) if self.is_joint else (num_envs * len(agents), 1)
-            checks.check_ppo(config, of_agent, streams, num_steps, copies * groups)
+            of_agents = f"*{len(agents)}" if streams > num_envs else ""
+            rows = f"num_envs*num_steps{of_agents}{of_group}"
+            checks.check_ppo(config, of_agent, streams, num_steps, copies * groups, rows)

@@ -331,7 +331,7 @@ def test_the_number_of_agents_may_change_with_shared_parameters_and_not_with_sep
         ({"parameters": "role"}, {}, "needs agents of several roles"),
         ({}, {"roles": (0, 1)}, r"roles=\(0, 1\) are 2, and num_agents=3"),
         ({"critic_input": "state"}, {}, "has no entry 'global_state'; critic_input='everybody' works"),
-        ({"num_minibatches": 5}, {}, r"num_minibatches=5 does not divide num_envs\*num_steps=96"),
+        ({"num_minibatches": 5}, {}, r"num_minibatches=5 does not divide num_envs\*num_steps\*3=96"),
     ],
 )
 def test_settings_that_do_not_fit_the_world_are_refused(settings, changes, sentence):
