@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from shoal import api
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
+from shoal.config import struct
 from shoal.engine.population import member_layout
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import batch_of, start
@@ -19,6 +21,24 @@ from shoal.types import Clock, spec_of
 from shoal.xla import machine
 
 ONE = MemoryShare(devices=1, groups=1, is_concurrent=False)
+
+
+@struct.struct
+class KeepsRows(PPOConfig):
+    """PPO that keeps rows of its environments."""
+
+    buffer_size: int = 1000
+    """The rows of all environments."""
+
+    def algorithm(self, spec, axis=()):
+        own = PPOConfig.algorithm(self, spec, axis)
+
+        def init(key, num_envs):
+            learner = own.init(key, num_envs)
+            rows = jax.numpy.zeros((num_envs, self.buffer_size // num_envs, 8))
+            return learner._replace(local=(learner.local, rows))
+
+        return own._replace(init=init)
 
 
 def placed(**overrides):
@@ -31,7 +51,7 @@ def placed(**overrides):
         "devices": 1,
     }
     devices, decided = api.place(
-        api.decide("CartPole-v1", overrides=sizes | {"eval_episodes": 3} | overrides)
+        api.decide("CartPole-v1", algorithm=KeepsRows, overrides=sizes | {"eval_episodes": 3} | overrides)
     )
     settings = compiled_trainer.program_settings(decided.run, 1, "return_mean", None)
     return decided, settings, member_layout.lay_out(devices[:1], decided.run.seeds, 1)
@@ -108,6 +128,7 @@ def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
         ({"num_envs": 64, "num_steps": 2**20, "total_steps": 2**26}, 1, "num_steps", None),
         ({"eval_episodes": 10**7}, 1, "eval_episodes", None),
         ({"hidden_sizes": (2**26,)}, 1, "hidden_sizes", (2**20,)),
+        ({"buffer_size": 10**9}, 1, "buffer_size", None),
     ],
 )
 def test_what_is_refused_names_a_size_that_is_not_refused(monkeypatch, overrides, gigabytes, name, smaller):

@@ -8,6 +8,7 @@ have fixed bounds (`config.RunConfig.validate`).
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +89,7 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
     def fits(sizes: Sizes, units: UnitBytes) -> bool:
         return peak_bytes(needed_bytes(sizes, units, share)) <= available
 
+    _check_kept(member, config, functools.partial(_peak, sizes, share), available)
     smallest = Sizes(*(1 for _ in sizes))
     if fits(smallest, units):
         raise ShoalError(_too_large_text(sizes, units, share, available))
@@ -107,6 +109,37 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
     raise ShoalError(
         f"{name}={values[name]} {_needs_text(units.learner, 'parameters and optimiser', available)}{hint}."
     )
+
+
+def _check_kept(
+    member: Callable[[Any], Run], config: Any, peak: Callable[[Run], int], available: int
+) -> None:
+    """Require memory for what the learner keeps of each environment (`Learner.local`), such as a replay.
+
+    Raises:
+      ShoalError: it needs the most, and without it the run would fit; names the setting that it grows with.
+    """
+    run = member(config)
+    rest = peak(dataclasses.replace(run, learner=run.learner._replace(local=())))
+    needed, sizes = peak(run), _sizes_of(config)
+    if needed < 2 * rest or rest > available:
+        return
+    for name in sorted(sizes, key=lambda name: -_largest(sizes[name])):
+        with contextlib.suppress(ShoalError):
+            halved = settings.with_settings(config, **{name: _clip(sizes[name], _largest(sizes[name]) // 2)})
+            if nbytes(member(halved).learner.local) < 0.75 * nbytes(run.learner.local):
+                break
+    else:
+        return
+    fitting = _round_down(int(_largest(sizes[name]) * (available - rest) / (needed - rest)))
+    raise ShoalError(
+        f"{name}={sizes[name]} {_needs_text(needed, 'what is kept of the environments', available)}; "
+        f"{name}={fitting} is about the most that could fit."
+    )
+
+
+def _peak(sizes: Sizes, share: MemoryShare, run: Run) -> int:
+    return peak_bytes(needed_bytes(sizes, unit_bytes(run, sizes), share))
 
 
 def check_count(name: str, count: int, bytes_each: int, what: str, device: jax.Device | None = None) -> None:
