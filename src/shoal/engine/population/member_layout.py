@@ -1,7 +1,7 @@
 """Many runs as one program: members over devices, mapped within each device, environments in groups.
 
 A population is a Run whose every leaf has a leading member axis. Its members are distributed over a mesh of
-devices by `shard_map`, which needs no communication between them, and within a device by `lax.map` or `vmap`.
+devices by `shard_map`, which needs no communication between them, and within a device one after the other or by `vmap`.
 The environments of one run may be split into groups, which are placed on separate devices or mapped on one
 device by the same function, so that the number of devices does not change the mathematics.
 """
@@ -44,7 +44,7 @@ def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by:
     """Distribute members over devices, and the groups of each over those that remain.
 
     Only as many devices take part as divide the work evenly. Members of one device run one after the other on
-    the CPU (`lax.map`: batched matrix products are slow there) and together elsewhere (`vmap`).
+    the CPU (batched matrix products are slow there) and together elsewhere (`vmap`).
     """
     member_shards, devices_per_member = mesh_shape(len(devices), members, groups)
     placed = [
