@@ -19,9 +19,9 @@ from shoal.config.settings import check_fields, flat, groups_of, needs_of, setti
 from shoal.config.struct import parameter, struct
 from shoal.engine.run_config import RunConfig
 from shoal.envs import make
-from shoal.nets import networks
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.networks import NetworkClass, NetworkConfig
+from shoal.nets.torso_config import MAX_LAYERS
 from shoal.runs import plan
 from shoal.types import EnvSpec, spec_of
 from shoal.types.spaces import Box, Dict, Discrete
@@ -106,7 +106,7 @@ def test_a_setting_at_the_wrong_place_says_where_it_went(make_config):
 def test_a_setting_has_what_its_field_declares():
     found = settings_of(with_settings(PPOConfig(), core="gru"))
     assert found["core"].value == "gru" and found["core"].owner is NetworkConfig
-    assert found["hidden_sizes"].bounds.longest == networks.MAX_LAYERS
+    assert found["hidden_sizes"].bounds.longest == MAX_LAYERS
     assert found["critic_learning_rate"].declared == float | None
     assert found["gamma"].text == "Discounts rewards by this factor per step."
     data = {name for name, setting in found.items() if setting.is_data}

@@ -5,7 +5,6 @@ class of networks without settings, built as `Class(spec, key=key)`, stands with
 """
 
 import functools
-import math
 from typing import Any, ClassVar, Literal, Protocol
 
 import jax
@@ -19,13 +18,12 @@ from shoal.config.struct import parameter
 from shoal.nets import torsos
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
-from shoal.nets.encoders import EncoderLayers
-from shoal.nets.initialisers import check_initialiser
 from shoal.nets.inputs import num_action_features
 from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network, check_torsos
+from shoal.nets.torso_config import MAX_LAYERS, TorsoConfig, check_torso, encoder_needs
 from shoal.nets.torsos import Kind, TorsoSettings, imported
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.ops import statistics
@@ -35,22 +33,10 @@ from shoal.types import Array, EnvSpec, PyTree
 # The last layer of the value in each of Shoal's own networks, by the name of its leaves.
 VALUE_LAYER = "critic/mlp/projection/0/"
 
-MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
-
 Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _CORE = Needs("core", other_than=("none",), such_as="gru")
-
-
-def _an_encoder(*kinds: str) -> tuple[Needs, Needs]:
-    """Return the condition that a torso of the actor or of the critic is of one of these kinds."""
-    return Needs("encoder", kinds), Needs("critic_encoder", kinds)
-
-
-def _layers() -> Any:
-    """Declare one number for each of some layers; None for what fits."""
-    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
 
 
 class NetworkSettings(Protocol):
@@ -62,7 +48,7 @@ class NetworkSettings(Protocol):
 
 
 @struct.struct
-class NetworkConfig:
+class NetworkConfig(TorsoConfig):
     """The settings of Shoal's own actor and critic, with memory or without."""
 
     needs: ClassVar[Table] = {
@@ -75,18 +61,7 @@ class NetworkConfig:
             ),
             (_CORE,),
         ),
-        **dict.fromkeys(
-            ("encoder_kernels", "encoder_strides", "encoder_padding", "encoder_embedding"),
-            (_an_encoder("cnn"),),
-        ),
-        **dict.fromkeys(("encoder_channels", "channels_first"), (_an_encoder("cnn", "resnet"),)),
-        "encoder_blocks": (_an_encoder("resnet"),),
-        **dict.fromkeys(
-            ("encoder_features", "encoder_activation"),
-            (_an_encoder("cnn", "resnet", "mlp", "mlp_each", "set"),),
-        ),
-        "encoder_layer_norm": (_an_encoder("cnn", "mlp", "mlp_each", "set"),),
-        "encoder_heads": (_an_encoder("set"),),
+        **encoder_needs("encoder", "critic_encoder"),
         **dict.fromkeys(("value_low", "value_high", "value_atoms"), (Needs("value_head", ("categorical",)),)),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
         "initial_std": (_CONTINUOUS, _NORMAL),
@@ -108,16 +83,10 @@ class NetworkConfig:
         "actions": ("distribution", "state_dependent_std", "initial_std"),
     }
 
-    hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
-    """Gives actor and critic hidden layers of these widths."""
     critic_hidden_sizes: tuple[int, ...] | None = parameter(
         None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS
     )
     """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
-    activation: str = "tanh"
-    """Applies this activation, by its name, after each hidden layer."""
-    layer_norm: bool = False
-    """Normalises each hidden layer before its activation."""
     shared_torso: bool = False
     """Shares one torso between actor and critic in place of one each."""
     core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
@@ -146,47 +115,10 @@ class NetworkConfig:
     """Shows the core the features of the previous observation; with the previous action and reward, a transition."""
     first_flag: bool = False
     """Shows the core whether an episode begins."""
-    encoder: TorsoSettings = settings.chosen(Kind("flatten"), torsos.choose, torsos.name_of)
-    """Encodes an observation as a vector: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp),
-    an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
-    for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
-    rows (set), or your own as module:Name; several in sequence, with commas, such as cnn,mlp."""
-    encoder_channels: tuple[int, ...] | None = _layers()
-    """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None uses what fits
-    the observation."""
-    encoder_kernels: tuple[int, ...] | None = _layers()
-    """Gives the encoder's convolutions square windows of these sides; None uses what fits the observation."""
-    encoder_strides: tuple[int, ...] | None = _layers()
-    """Moves the windows of the encoder's convolutions by these strides; None uses what fits the observation."""
-    encoder_features: tuple[int, ...] | None = _layers()
-    """Gives the encoder dense layers of these widths, after its convolutions or as the MLP (of all, of each entry or of
-    each row; where mlp follows another encoder, of mlp alone); None uses what fits the observation."""
-    encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 disables this."""
-    encoder_padding: Literal["auto", "valid", "same"] = "auto"
-    """Pads images with zeros, so that the encoder's convolutions keep their size except for strides (same), or not
-    (valid); auto pads where an image is smaller than the windows."""
-    encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX)
-    """Embeds each integer of a grid's cells as a vector of this length, before the encoder's convolutions."""
-    encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS)
-    """Gives each stack of the encoder this many residual blocks."""
-    encoder_activation: str = "auto"
-    """Applies this activation within the encoder; auto uses relu for convolutions, else activation."""
-    encoder_layer_norm: bool = False
-    """Normalises each layer of the encoder before its activation; layer_norm does not apply to its convolutions."""
-    channels_first: bool = False
-    """Reads images and grids of cells as [channels, height, width]."""
     critic_encoder: TorsoSettings = settings.chosen(
         Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
     )
     """Gives the critic another encoder, named as encoder is; None uses encoder."""
-    initialiser: str = "orthogonal"
-    """Draws the initial weights of encoder and hidden layers: orthogonal, or lecun, glorot or he with _normal or
-    _uniform."""
-    hidden_scale: float = parameter(math.sqrt(2), above=0.0, static=True)
-    """Scales the initial weights of encoder and hidden layers by this; static, as the other scales."""
-    head_initialiser: str = "orthogonal"
-    """Draws the initial weights of the last layers of policy and value by this initialiser."""
     policy_scale: float = parameter(0.01, above=0.0, static=True)
     """Scales the initial weights of the policy's last layer by this."""
     value_scale: float = parameter(1.0, above=0.0, static=True)
@@ -209,9 +141,8 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         """Choose the torsos that are given by name."""
-        for name in ("encoder", "critic_encoder"):
-            if not settings.is_nested(value := getattr(self, name)):
-                object.__setattr__(self, name, torsos.choose(value, name))
+        TorsoConfig.__post_init__(self)
+        self._choose("critic_encoder")
         if torsos.name_of(self.critic_encoder) == torsos.name_of(self.encoder):  # one struct of settings
             object.__setattr__(self, "critic_encoder", Kind(""))
 
@@ -239,23 +170,6 @@ class NetworkConfig:
     def critic_sizes(self) -> tuple[int, ...]:
         """The widths of the critic's hidden layers."""
         return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
-
-    @property
-    def encoder_layers(self) -> EncoderLayers:
-        """The layers of the encoders of actor and critic."""
-        return EncoderLayers(
-            self.encoder_channels,
-            self.encoder_kernels,
-            self.encoder_strides,
-            self.encoder_features,
-            self.encoder_heads,
-            self.encoder_activation,
-            self.encoder_layer_norm,
-            self.encoder_padding,
-            self.encoder_embedding,
-            self.encoder_blocks,
-            self.channels_first,
-        )
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
         """Build a new network with `policy`, `value` and `policy_and_value`, or with a memory."""
@@ -321,13 +235,9 @@ class NetworkConfig:
         Raises:
           ShoalError: the first that does not.
         """
-        activation(self.activation)
+        TorsoConfig.validate(self)
+        check_torso(self.critic_encoder)
         self.head_of_value()
-        for name in ("initialiser", "head_initialiser"):
-            check_initialiser(getattr(self, name), name)
-        for torso in (*torsos.torsos_of(self.encoder), *torsos.torsos_of(self.critic_encoder)):
-            if hasattr(torso, "validate"):
-                torso.validate()
         if self.core == "none":
             return
         check_latches(self.core, self.core_size, self.latches)

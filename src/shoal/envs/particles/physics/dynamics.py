@@ -103,7 +103,10 @@ class ParticleState(NamedTuple):
 
 
 class Touches(NamedTuple):
-    """Which contacts there are, or how many of each; the second half of an even N's last row of pairs counts none."""
+    """Pairs and walls in contact, or how often each came into contact.
+
+    The second half of an even N's last row of pairs repeats the first, and counts nothing.
+    """
 
     pairs: Array  # of all pairs [N // 2, N], or of each particle with its neighbours [K, N]
     walls: Array  # of each walled axis' nearer wall with each particle, [W, N]

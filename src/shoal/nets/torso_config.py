@@ -1,0 +1,140 @@
+"""The settings of a torso: how an observation becomes features, and the hidden layers after it."""
+
+import math
+from typing import Any, ClassVar, Literal
+
+from shoal.config import settings, struct
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
+from shoal.nets import torsos
+from shoal.nets.activations import activation
+from shoal.nets.encoders import EncoderLayers
+from shoal.nets.initialisers import check_initialiser
+from shoal.nets.torsos import Kind, TorsoSettings
+
+MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
+
+
+def encoder_needs(*encoders: str) -> Table:
+    """Return the conditions of the settings of encoders: one of those named is of a kind that has the setting."""
+
+    def kinds(*kinds: str) -> tuple[Needs, ...]:
+        return tuple(Needs(name, kinds) for name in encoders)
+
+    return {
+        **dict.fromkeys(
+            ("encoder_kernels", "encoder_strides", "encoder_padding", "encoder_embedding"), (kinds("cnn"),)
+        ),
+        **dict.fromkeys(("encoder_channels", "channels_first"), (kinds("cnn", "resnet"),)),
+        "encoder_blocks": (kinds("resnet"),),
+        **dict.fromkeys(
+            ("encoder_features", "encoder_activation"),
+            (kinds("cnn", "resnet", "mlp", "mlp_each", "set"),),
+        ),
+        "encoder_layer_norm": (kinds("cnn", "mlp", "mlp_each", "set"),),
+        "encoder_heads": (kinds("set"),),
+    }
+
+
+def _layers() -> Any:
+    """Declare one number for each of some layers; None for what fits."""
+    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+
+
+@struct.struct
+class TorsoConfig:
+    """The settings of an encoder and of the hidden layers after it."""
+
+    needs: ClassVar[Table] = encoder_needs("encoder")
+
+    hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+    """Gives the network, or actor and critic each, hidden layers of these widths."""
+    activation: str = "tanh"
+    """Applies this activation, by its name, after each hidden layer."""
+    layer_norm: bool = False
+    """Normalises each hidden layer before its activation."""
+    encoder: TorsoSettings = settings.chosen(Kind("flatten"), torsos.choose, torsos.name_of)
+    """Encodes an observation as a vector: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp),
+    an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
+    for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
+    rows (set), or your own as module:Name; several in sequence, with commas, such as cnn,mlp."""
+    encoder_channels: tuple[int, ...] | None = _layers()
+    """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None uses what fits
+    the observation."""
+    encoder_kernels: tuple[int, ...] | None = _layers()
+    """Gives the encoder's convolutions square windows of these sides; None uses what fits the observation."""
+    encoder_strides: tuple[int, ...] | None = _layers()
+    """Moves the windows of the encoder's convolutions by these strides; None uses what fits the observation."""
+    encoder_features: tuple[int, ...] | None = _layers()
+    """Gives the encoder dense layers of these widths, after its convolutions or as the MLP (of all, of each entry or of
+    each row; where mlp follows another encoder, of mlp alone); None uses what fits the observation."""
+    encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 disables this."""
+    encoder_padding: Literal["auto", "valid", "same"] = "auto"
+    """Pads images with zeros, so that the encoder's convolutions keep their size except for strides (same), or not
+    (valid); auto pads where an image is smaller than the windows."""
+    encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX)
+    """Embeds each integer of a grid's cells as a vector of this length, before the encoder's convolutions."""
+    encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS)
+    """Gives each stack of the encoder this many residual blocks."""
+    encoder_activation: str = "auto"
+    """Applies this activation within the encoder; auto uses relu for convolutions, else activation."""
+    encoder_layer_norm: bool = False
+    """Normalises each layer of the encoder before its activation; layer_norm does not apply to its convolutions."""
+    channels_first: bool = False
+    """Reads images and grids of cells as [channels, height, width]."""
+    initialiser: str = "orthogonal"
+    """Draws the initial weights of encoder and hidden layers: orthogonal, or lecun, glorot or he with _normal or
+    _uniform."""
+    hidden_scale: float = parameter(math.sqrt(2), above=0.0, static=True)
+    """Scales the initial weights of encoder and hidden layers by this; static, as the other scales."""
+    head_initialiser: str = "orthogonal"
+    """Draws the initial weights of the last layers of policy and value by this initialiser."""
+
+    def __post_init__(self) -> None:
+        """Choose the encoder that is given by name."""
+        self._choose("encoder")
+
+    def _choose(self, name: str) -> None:
+        if not settings.is_nested(value := getattr(self, name)):
+            object.__setattr__(self, name, torsos.choose(value, name))
+
+    @property
+    def encoder_layers(self) -> EncoderLayers:
+        """The layers of the encoder, or of the encoders of actor and critic."""
+        return EncoderLayers(
+            self.encoder_channels,
+            self.encoder_kernels,
+            self.encoder_strides,
+            self.encoder_features,
+            self.encoder_heads,
+            self.encoder_activation,
+            self.encoder_layer_norm,
+            self.encoder_padding,
+            self.encoder_embedding,
+            self.encoder_blocks,
+            self.channels_first,
+        )
+
+    def validate(self) -> None:
+        """Require that the names are known, and that the settings of an encoder of one's own fit each other.
+
+        Raises:
+          ShoalError: the first that does not.
+        """
+        activation(self.activation)
+        for name in ("initialiser", "head_initialiser"):
+            check_initialiser(getattr(self, name), name)
+        check_torso(self.encoder)
+
+
+def check_torso(torso: TorsoSettings) -> None:
+    """Require that the settings of a torso, or of several in a row, fit each other.
+
+    Raises:
+      ShoalError: the first that does not.
+    """
+    for each in torsos.torsos_of(torso):
+        if hasattr(each, "validate"):
+            each.validate()
