@@ -47,9 +47,12 @@ def packages_imported(source: str, package: list[str]) -> Iterator[str]:
 
 
 def package_of(path: Path) -> str:
-    """Return the package or module directly under shoal that a source belongs to; "" for shoal's own `__init__`."""
+    """Return the package or module directly under shoal that a source belongs to; "" for shoal's own `__init__`.
+
+    `python -m shoal` is a command.
+    """
     first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    return "" if first == "__init__" else first
+    return {"__init__": "", "__main__": "cli"}.get(first, first)
 
 
 def dependencies() -> set[tuple[str, str]]:
