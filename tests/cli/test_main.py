@@ -56,8 +56,8 @@ def test_version(command, capsys):
     assert (rows["jax"], rows["shoal"]) == (jax.__version__, shoal.__version__)
     assert rows["devices"] == f"{jax.device_count()} of cpu (cpu)"
     assert command("--version", "--all") == 2
-    as_module = subprocess.run([sys.executable, "-m", "shoal", "--version"], capture_output=True, text=True)
-    assert as_module.stdout == f"shoal {shoal.__version__}\n"
+    as_module = subprocess.check_output([sys.executable, "-m", "shoal", "--version"], text=True)
+    assert as_module == f"shoal {shoal.__version__}\n"
 
 
 def test_an_unknown_command_names_the_nearest(command, capsys):
