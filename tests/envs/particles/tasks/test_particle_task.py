@@ -175,6 +175,12 @@ def test_contacts_that_begin_are_those_of_single_steps_counted_in_numpy(neighbou
     assert total > 20 and explain_fault(env, state) is None
 
 
+def test_a_wall_is_met_also_where_the_opposite_one_is_left_in_one_step():
+    env = unwrapped(envs.make("particles/Navigator-v0", area_per_agent=4.1, drag=0.0))
+    _, timestep = step(env, placed(env, [(0.999, 1.0)], [(4.0, 0.0)]), np.zeros(2))
+    assert timestep.info["collisions"] == 1
+
+
 def touching(position, box, boundary):
     """What each disc of radius 1 touches: the other discs, and the four walls, [A, A + 4]."""
     place, box = np.asarray(position).T, np.asarray(box)

@@ -109,7 +109,7 @@ class Touches(NamedTuple):
     """
 
     pairs: Array  # of all pairs [N // 2, N], or of each particle with its neighbours [K, N]
-    walls: Array  # of each walled axis' nearer wall with each particle, [W, N]
+    walls: Array  # of each walled axis' wall or two walls with each particle, [2 or less for each axis, N]
 
 
 def start(
@@ -294,9 +294,11 @@ def _shared_inertia(rules: Rules, world: World, state: ParticleState) -> Array:
 def touching(rules: Rules, world: World, state: ParticleState, position: Array) -> Touches:
     """Return which contacts there are at positions [D, N] (m), among the pairs or the neighbours of a state."""
     radius, box = world.radius, _columns(world.box, position)
-    walls = jnp.zeros((0, *radius.shape), bool)
-    if walled_axes(rules.boundaries):
-        walls = wall_directions(position, box, rules.boundaries)[1] < radius
+    distances = [jnp.zeros((0, *radius.shape), radius.dtype)]
+    for axis in walled_axes(rules.boundaries):
+        far = [box[axis] - position[axis]] if rules.boundaries[axis] == "walls" else []
+        distances.append(jnp.stack([position[axis], *far]))
+    walls = jnp.concatenate(distances) < radius
     of_partners, counts = _partners(state)
     offset = nearest_image(of_partners(position) - position[:, None], box[:, None], rules.boundaries)
     reach = radius + of_partners(radius[None])[0]

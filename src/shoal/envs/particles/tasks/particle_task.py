@@ -473,5 +473,5 @@ def _moved(env: ParticleTask, state: TaskState, force: Array, torque: Array) -> 
         particles, began = advance(*arguments)
     else:
         particles, began = compute_once(state.world.time_step > 0, advance, *arguments)
-    began = began._replace(walls=began.walls[: 2 if env.boundary == "walls" else 0])
+    began = began._replace(walls=began.walls[: 4 if env.boundary == "walls" else 0])
     return particles, dynamics.count_of_each(env.rules, began)
