@@ -26,7 +26,10 @@ from shoal.engine.run import (
     start,
     stream_key,
 )
-from shoal.types import Array, Environment, Keys, Metrics, PyTree, spec_of
+from shoal.types import Array, Environment, Keys, Metrics, spec_of
+
+# Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
+MAX_SELECTED = 2**20
 
 
 def start_training(
@@ -72,8 +75,8 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
 
     The sums of the metrics are a part of the run, so that an interval between two log points may be cut into several
     calls and gives the same numbers. A run with a fault (see `faults`) makes no further update. Under `vmap` all
-    members loop together, and those with a fault keep all but `learner.local`, which nothing reads any more: no replay
-    is selected.
+    members loop together, and those with a fault keep all but the large arrays of `learner.local`: no replay is
+    selected, and nothing reads theirs any more.
 
     Args:
       begins_interval: whether the sums begin at zero here.
@@ -91,15 +94,25 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
             newest = Best(policy_of(new), new.best.score, new.updates)
             new = dataclasses.replace(new, best=struct.where(new.fault == NOWHERE, newest, new.best))
         new = dataclasses.replace(new, metrics=jax.tree.map(jnp.add, run.metrics, metrics))
-        local = new.learner.local
-        new, run = (dataclasses.replace(x, learner=x.learner._replace(local=())) for x in (new, run))
-        kept = _where_running(is_running(run), new, run)
-        return dataclasses.replace(kept, learner=kept.learner._replace(local=local))
+        return _where(_is_selected(is_running(run)), new, run)
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
     run = dataclasses.replace(run, metrics=metrics)
     run = jax.lax.while_loop(lambda run: _any_running(is_running(run)), body, run)
     return run, run.metrics
+
+
+def _where(is_selected: Array, new: Run, old: Run) -> Run:
+    """Select the new state, but that large leaves of `learner.local` are the new ones in any case."""
+
+    def select(new: Array, old: Array) -> Array:
+        is_large = new.size * new.dtype.itemsize > MAX_SELECTED
+        return new if is_large else struct.where(is_selected, new, old)
+
+    local = jax.tree.map(select, new.learner.local, old.learner.local)
+    new, old = (dataclasses.replace(x, learner=x.learner._replace(local=())) for x in (new, old))
+    selected = struct.where(is_selected, new, old)
+    return dataclasses.replace(selected, learner=selected.learner._replace(local=local))
 
 
 @custom_vmap
@@ -114,19 +127,14 @@ def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
 
 
 @custom_vmap
-def _where_running(is_running: Array, new: PyTree, old: PyTree) -> PyTree:
-    """Return the new values; under `vmap` those of members that do not run are the old ones."""
-    return new
+def _is_selected(is_running: Array) -> Array:
+    """Return True for a run by itself, whose loop has ended where it does not run; under `vmap` the argument."""
+    return jnp.ones_like(is_running)
 
 
-@_where_running.def_vmap
-def _(size: int, is_batched: list, is_running: Array, new: PyTree, old: PyTree) -> tuple[PyTree, PyTree]:
-    by_member, *are_batched = is_batched
-    if not by_member:  # groups of one run's environments
-        return _where_running(is_running, new, old), are_batched[0]
-    axes = jax.tree.map(lambda x: 0 if x else None, are_batched)
-    selected = jax.vmap(struct.where, (0, *axes), axis_size=size)(is_running, new, old)
-    return selected, jax.tree.map(lambda _: True, selected)
+@_is_selected.def_vmap
+def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
+    return is_running if is_batched[0] else _is_selected(is_running), is_batched[0]
 
 
 def update_once(run: Run) -> tuple[Run, Metrics]:

@@ -178,8 +178,9 @@ def with_copies(tree: Any, parent: Array, axis: tuple[str, ...] = ()) -> Any:
         first = jax.lax.axis_index(axis) * len(x) if axis else 0
         taken, kept = (jax.lax.dynamic_index_in_dim(x, k - first, keepdims=False) for k in (parent, child))
         if axis:
-            sent = jnp.where(parent // len(x) == jax.lax.axis_index(axis), taken, jnp.zeros_like(taken))
-            taken = jax.lax.psum(sent, axis).astype(x.dtype)
+            bits, from_bits = _as_bits(taken)
+            sent = jnp.where(parent // len(x) == jax.lax.axis_index(axis), bits, jnp.zeros_like(bits))
+            taken = from_bits(jax.lax.psum(sent, axis))
             taken = jnp.where(child // len(x) == jax.lax.axis_index(axis), taken, kept)
         return jax.lax.dynamic_update_index_in_dim(x, taken, child - first, 0)
 
@@ -188,6 +189,17 @@ def with_copies(tree: Any, parent: Array, axis: tuple[str, ...] = ()) -> Any:
         return jax.tree.map(lambda x: copied(x, parent[child], child), tree)
 
     return jax.lax.fori_loop(0, jnp.sum(copies), copy, tree)
+
+
+def _as_bits(x: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Return integers that stand for any values, -0.0 and NaN included, and the function that converts them back."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        implementation = jax.random.key_impl(x)
+        return jax.random.key_data(x), lambda bits: jax.random.wrap_key_data(bits, impl=implementation)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+        return bits, lambda bits: jax.lax.bitcast_convert_type(bits, x.dtype)
+    return x.astype(jnp.uint8) if x.dtype == bool else x, lambda bits: bits.astype(x.dtype)
 
 
 def values_of(config: Any, leaves: Leaves) -> Values:
