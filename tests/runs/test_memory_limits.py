@@ -29,13 +29,15 @@ class KeepsRows(PPOConfig):
 
     buffer_size: int = 1000
     """The rows of all environments."""
+    keeps_more: bool = False
+    """Whether there are ten million rows of each environment besides."""
 
     def algorithm(self, spec, axis=()):
         own = PPOConfig.algorithm(self, spec, axis)
 
         def init(key, num_envs):
             learner = own.init(key, num_envs)
-            rows = jax.numpy.zeros((num_envs, self.buffer_size // num_envs, 8))
+            rows = jax.numpy.zeros((num_envs, self.buffer_size // num_envs + 10**7 * self.keeps_more, 8))
             return learner._replace(local=(learner.local, rows))
 
         return own._replace(init=init)
@@ -143,6 +145,12 @@ def test_what_is_refused_names_a_size_that_is_not_refused(monkeypatch, overrides
     more = tuple(2 * x for x in works) if smaller else round(1.2 * works)
     with pytest.raises(ShoalError, match=f"^({name}|seeds)="):  # the nearest: hardly more is refused again
         api.check_memory(*placed(**overrides | {name: more}))
+
+
+def test_no_size_is_named_where_none_would_fit(monkeypatch):
+    monkeypatch.setattr(machine, "available_memory", lambda device=None: 10**8)
+    with pytest.raises(ShoalError, match=r"^buffer_size=.* may have 100 MB\.$"):
+        api.check_memory(*placed(buffer_size=10**8, keeps_more=True))
 
 
 def test_what_fits_is_not_refused(monkeypatch):

@@ -125,17 +125,21 @@ def _check_kept(
     if needed < 2 * rest or rest > available:
         return
     for name in sorted(sizes, key=lambda name: -_largest(sizes[name])):
-        with contextlib.suppress(ShoalError):
+        with contextlib.suppress(Exception):  # of a user's algorithm, which other values may not suit
             halved = settings.with_settings(config, **{name: _clip(sizes[name], _largest(sizes[name]) // 2)})
-            if nbytes(member(halved).learner.local) < 0.75 * nbytes(run.learner.local):
-                break
+            if nbytes(member(halved).learner.local) > 0.75 * nbytes(run.learner.local):
+                continue
+            fitting = _round_down(int(_largest(sizes[name]) * (available - rest) / (needed - rest)))
+            fits = (
+                peak(member(settings.with_settings(config, **{name: _clip(sizes[name], fitting)})))
+                <= available
+            )
+            hint = f"; {name}={fitting} is about the most that could fit" if fits else ""
+            what = _needs_text(needed, "what is kept of the environments", available)
+            break
     else:
         return
-    fitting = _round_down(int(_largest(sizes[name]) * (available - rest) / (needed - rest)))
-    raise ShoalError(
-        f"{name}={sizes[name]} {_needs_text(needed, 'what is kept of the environments', available)}; "
-        f"{name}={fitting} is about the most that could fit."
-    )
+    raise ShoalError(f"{name}={sizes[name]} {what}{hint}.")
 
 
 def _peak(sizes: Sizes, share: MemoryShare, run: Run) -> int:

@@ -448,7 +448,7 @@ def defaults(
     is_given = config is not None
     with report_wrong_types(_name_of(config_file)) if saved else contextlib.nullcontext():
         config = config or catalogue.config_class(algorithm)()
-    values: dict[str, Any] = dict(getattr(config, "run_defaults", {}))
+    values: dict[str, Any] = dict(getattr(config, "run_defaults", None) or {})
     if saved:
         values |= saved["run"] | {"run_dir": ""}
         values |= saved_algorithm if algorithm == saved_name else {}
