@@ -65,7 +65,7 @@ def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals)
     learner, metrics = train(KEY)
     assert_equal(learner, member(run.learner, 0))
     if name in ("cartpole", "own algorithm"):
-        assert_equal(jax.jit(train)(KEY)[0], learner)
+        assert_equal(jax.jit(train, compiler_options=train.compiler_options)(KEY)[0], learner)
     evaluations = metrics.pop("evaluations", None)
     rows = [row for row in RunDirectory.open(tmp_path).load_metrics() if row["kind"] == "train"]
     assert {x.shape for x in metrics.values()} == {(7,)}
@@ -123,15 +123,31 @@ def test_configs_are_mapped():
     assert not np.allclose(jax.tree.leaves(by_rate)[0][0], jax.tree.leaves(by_rate)[0][1])
 
 
+def test_training_is_differentiated_by_a_setting():
+    """Forward through the loop of updates and the map over directions; the reference is a difference quotient."""
+
+    def preferences(step_size):
+        train = shoal.make_train(
+            "probe/action", BanditConfig(step_size), num_envs=2, num_steps=4, num_updates=2
+        )
+        return train(jax.random.key(0))[0].shared.actions
+
+    found = jax.jit(jax.jacfwd(preferences))(jnp.float32(0.3))
+    low, high = map(jax.jit(preferences), (jnp.float32(0.29), jnp.float32(0.31)))
+    np.testing.assert_allclose(found, (high - low) / 0.02, rtol=1e-2)
+    assert np.abs(found).min() > 0.1
+
+
 def test_equal_shapes_compile_once():
     """Of one function, and of two that are made alike."""
     settings = {**SMALL, "num_updates": 2}
-    before = pure_training._train._cache_size()
+    program = pure_training._compiled("cpu")
+    before = program._cache_size()
     for step_size in (0.5, 0.25):
         train = shoal.make_train(ActionReward(), BanditConfig(step_size=step_size), **settings)
         for seed in (0, 1):
             train(jax.random.key(seed))
-    assert pure_training._train._cache_size() == before + 1
+    assert program._cache_size() == before + 1
     compiled = jax.jit(train)
     first, second = compiled(jax.random.key(0)), compiled(jax.random.key(1))
     assert compiled._cache_size() == 1

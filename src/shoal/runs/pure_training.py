@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from shoal.config import arguments, settings, struct
 from shoal.engine import team
 from shoal.engine.evaluation import evaluate
 from shoal.engine.loop import start_training, train
+from shoal.engine.population.member_layout import compiler_options
 from shoal.engine.run import ProgramSettings, Run
 from shoal.engine.run_config import RunConfig
 from shoal.engine.trained_policy import TrainedPolicy, as_key
@@ -61,10 +62,15 @@ class PureTraining:
         """
         total = jnp.int32(self.run.total_updates)
         settings = compiled_trainer.program_settings(self.run, 1, "return_mean", None)
-        points = self.evaluation_points
-        return _train(
-            as_key(key), self.environment, self.config, total, self.run.total_updates, settings, points
-        )
+        arguments = as_key(key), self.environment, self.config, total
+        is_traced = struct.is_traced(*jax.tree.leaves(arguments))  # then the caller compiles
+        train = _compiled("" if is_traced else jax.default_backend())
+        return train(*arguments, self.run.total_updates, settings, self.evaluation_points)
+
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """The compiler's options of a run, for a caller's own `jax.jit`: others may round otherwise."""
+        return compiler_options(jax.default_backend())
 
     def policy(self, learner: Learner) -> TrainedPolicy:
         """Return the policy of a learner after the last update, which acts as one that `shoal.load` returns."""
@@ -75,7 +81,6 @@ class PureTraining:
         return TrainedPolicy(self.config, parameters, self.environment)
 
 
-@functools.partial(jax.jit, static_argnums=(4, 5, 6))
 def _train(
     key: Array,
     environment: Environment,
@@ -112,6 +117,11 @@ def _train(
     return run.learner, metrics
 
 
+@functools.cache
+def _compiled(platform: str) -> Callable[..., tuple[Learner, dict[str, Any]]]:
+    return jax.jit(_train, static_argnums=(4, 5, 6), compiler_options=compiler_options(platform) or None)
+
+
 @reports_user_code
 def make_train(
     environment: str | Environment,
@@ -128,8 +138,8 @@ def make_train(
     `jax.vmap` over keys, and over configs where it is made within the mapped function. Settings are decided as by
     `shoal.train(environment, algorithm=config)`, of whose preset the algorithm's part counts only without a `config`.
     With the key `jax.random.key(s)` the learner is, bit for bit, that of `shoal.train(..., seed=s, seeds=1, devices=1)`
-    in the same process. A seed in which a number is not finite makes no further update; its metrics are 0 / 0 from
-    there on.
+    in the same process; within a program of your own, if that is compiled with the function's `compiler_options`. A
+    seed in which a number is not finite makes no further update; its metrics are 0 / 0 from there on.
 
     Args:
       environment: a name, `module:Name`, or an environment itself.

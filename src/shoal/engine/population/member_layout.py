@@ -34,10 +34,15 @@ class Layout(NamedTuple):
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """Options for the CPU: its widest vectors (4% faster), and one module (a fifth less compiling)."""
-        if self.mesh.devices.flat[0].platform != "cpu":
-            return {}
-        return {"xla_cpu_prefer_vector_width": 512, "xla_cpu_parallel_codegen_split_count": 1}
+        """The compiler's options for the devices."""
+        return compiler_options(self.mesh.devices.flat[0].platform)
+
+
+def compiler_options(platform: str) -> dict[str, Any]:
+    """Return options of the compiler: on a CPU its widest vectors (4% faster), and one module (a fifth less to do)."""
+    if platform != "cpu":
+        return {}
+    return {"xla_cpu_prefer_vector_width": 512, "xla_cpu_parallel_codegen_split_count": 1}
 
 
 def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by: str = "auto") -> Layout:
