@@ -25,6 +25,7 @@ from shoal.runs import plan as experiments
 from shoal.runs.load import environment_of
 from shoal.types import Array, Clock, Environment, Learner, spec_of
 from shoal.xla import machine
+from shoal.xla.backend import is_cpu
 from shoal.xla.barriers import materialise
 from shoal.xla.jax_settings import require_usable
 
@@ -64,13 +65,13 @@ class PureTraining:
         settings = compiled_trainer.program_settings(self.run, 1, "return_mean", None)
         arguments = as_key(key), self.environment, self.config, total
         is_traced = struct.is_traced(*jax.tree.leaves(arguments))  # then the caller compiles
-        train = _compiled("" if is_traced else jax.default_backend())
+        train = _compiled(is_cpu() and not is_traced)
         return train(*arguments, self.run.total_updates, settings, self.evaluation_points)
 
     @property
     def compiler_options(self) -> dict[str, Any]:
         """The compiler's options of a run, for a caller's own `jax.jit`: others may round otherwise."""
-        return compiler_options(jax.default_backend())
+        return compiler_options(is_cpu())
 
     def policy(self, learner: Learner) -> TrainedPolicy:
         """Return the policy of a learner after the last update, which acts as one that `shoal.load` returns."""
@@ -118,8 +119,8 @@ def _train(
 
 
 @functools.cache
-def _compiled(platform: str) -> Callable[..., tuple[Learner, dict[str, Any]]]:
-    return jax.jit(_train, static_argnums=(4, 5, 6), compiler_options=compiler_options(platform) or None)
+def _compiled(for_cpu: bool) -> Callable[..., tuple[Learner, dict[str, Any]]]:
+    return jax.jit(_train, static_argnums=(4, 5, 6), compiler_options=compiler_options(for_cpu) or None)
 
 
 @reports_user_code

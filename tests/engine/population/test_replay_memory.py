@@ -66,7 +66,7 @@ def temporary_bytes(program, *arguments):
 @pytest.mark.parametrize("mapped_by, replays", [("vmap", 0.1), ("map", 1.1)])
 def test_training_and_evaluation_make_no_second_replay_of_each_member(mapped_by, replays):
     population, programs = population_of(mapped_by)
-    assert temporary_bytes(programs.train, population, jnp.int32(1), True) < replays * REPLAY
+    assert temporary_bytes(programs.train, population, jnp.int32(1), jnp.bool_(True)) < replays * REPLAY
     assert temporary_bytes(programs.evaluate, population) < 0.1 * REPLAY
 
 

@@ -121,10 +121,10 @@ class ReplayConfig:
                 )
         steps, every = num_envs * num_steps, self.train_frequency
         if math.lcm(steps, every) // math.gcd(steps, every) > LARGEST_INDEX:
-            nearest = max(round(every / steps), 1) * steps
+            multiple = max(round(every / steps), 1) * steps
             raise ShoalError(
                 f"train_frequency={every} and num_envs*num_steps={steps} have no common divisor that is large enough "
-                f"to count with; train_frequency={nearest}, a multiple, works."
+                f"to count with; train_frequency={multiple}, a multiple, works."
             )
 
 

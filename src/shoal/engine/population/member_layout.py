@@ -35,14 +35,12 @@ class Layout(NamedTuple):
     @property
     def compiler_options(self) -> dict[str, Any]:
         """The compiler's options for the devices."""
-        return compiler_options(self.mesh.devices.flat[0].platform)
+        return compiler_options(self.mesh.devices.flat[0].platform == "cpu")
 
 
-def compiler_options(platform: str) -> dict[str, Any]:
+def compiler_options(for_cpu: bool) -> dict[str, Any]:
     """Return options of the compiler: on a CPU its widest vectors (4% faster), and one module (a fifth less to do)."""
-    if platform != "cpu":
-        return {}
-    return {"xla_cpu_prefer_vector_width": 512, "xla_cpu_parallel_codegen_split_count": 1}
+    return {"xla_cpu_prefer_vector_width": 512, "xla_cpu_parallel_codegen_split_count": 1} if for_cpu else {}
 
 
 def lay_out(devices: Sequence[jax.Device], members: int, groups: int, mapped_by: str = "auto") -> Layout:
