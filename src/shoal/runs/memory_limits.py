@@ -101,8 +101,7 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
     name = max(values, key=lambda name: _largest(values[name]))
 
     def fits_with_width(width: int) -> bool:
-        narrowed = settings.with_settings(config, **{name: _clip(values[name], width)})
-        return fits(sizes, unit_bytes(member(narrowed), sizes))
+        return fits(sizes, unit_bytes(member(_narrowed(config, name, width)), sizes))
 
     largest_width = _greatest_power(fits_with_width, _largest(values[name]))
     hint = f"; {name}={_clip(values[name], largest_width)} could fit" if largest_width else ""
@@ -125,20 +124,17 @@ def _check_kept(
     if needed < 2 * rest or rest > available:
         return
     for name in sorted(sizes, key=lambda name: -_largest(sizes[name])):
+        largest = _largest(sizes[name])
+        fitting = _round_down(int(largest * (available - rest) / (needed - rest)))
         with contextlib.suppress(Exception):  # of a user's algorithm, which other values may not suit
-            halved = settings.with_settings(config, **{name: _clip(sizes[name], _largest(sizes[name]) // 2)})
-            if nbytes(member(halved).learner.local) > 0.75 * nbytes(run.learner.local):
-                continue
-            fitting = _round_down(int(_largest(sizes[name]) * (available - rest) / (needed - rest)))
-            fits = (
-                peak(member(settings.with_settings(config, **{name: _clip(sizes[name], fitting)})))
-                <= available
-            )
-            hint = f"; {name}={fitting} is about the most that could fit" if fits else ""
-            what = _needs_text(needed, "what is kept of the environments", available)
-            break
+            halved = member(_narrowed(config, name, largest // 2))
+            if nbytes(halved.learner.local) <= 0.75 * nbytes(run.learner.local):
+                fits = peak(member(_narrowed(config, name, fitting))) <= available
+                break
     else:
         return
+    hint = f"; {name}={fitting} is about the most that could fit" if fits else ""
+    what = _needs_text(needed, "what is kept of the environments", available)
     raise ShoalError(f"{name}={sizes[name]} {what}{hint}.")
 
 
@@ -330,6 +326,11 @@ def _largest(value: Any) -> int:
     """Return the largest whole number of a value; 0 if there is none."""
     parts = value if isinstance(value, tuple) else (value,)
     return max((x for x in parts if isinstance(x, int) and not isinstance(x, bool)), default=0)
+
+
+def _narrowed(config: Any, name: str, largest: int) -> Any:
+    """Return a config with a setting, or each number of it, of at most `largest`."""
+    return settings.with_settings(config, **{name: _clip(_sizes_of(config)[name], largest)})
 
 
 def _clip(value: Any, largest: int) -> Any:
