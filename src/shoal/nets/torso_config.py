@@ -19,21 +19,21 @@ MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been
 def encoder_needs(*encoders: str) -> Table:
     """Return the conditions of the settings of encoders: one of those named is of a kind that has the setting."""
 
-    def kinds(*kinds: str) -> tuple[Needs, ...]:
+    def one_of(*kinds: str) -> tuple[Needs, ...]:
         return tuple(Needs(name, kinds) for name in encoders)
 
     return {
         **dict.fromkeys(
-            ("encoder_kernels", "encoder_strides", "encoder_padding", "encoder_embedding"), (kinds("cnn"),)
+            ("encoder_kernels", "encoder_strides", "encoder_padding", "encoder_embedding"), (one_of("cnn"),)
         ),
-        **dict.fromkeys(("encoder_channels", "channels_first"), (kinds("cnn", "resnet"),)),
-        "encoder_blocks": (kinds("resnet"),),
+        **dict.fromkeys(("encoder_channels", "channels_first"), (one_of("cnn", "resnet"),)),
+        "encoder_blocks": (one_of("resnet"),),
         **dict.fromkeys(
             ("encoder_features", "encoder_activation"),
-            (kinds("cnn", "resnet", "mlp", "mlp_each", "set"),),
+            (one_of("cnn", "resnet", "mlp", "mlp_each", "set"),),
         ),
-        "encoder_layer_norm": (kinds("cnn", "mlp", "mlp_each", "set"),),
-        "encoder_heads": (kinds("set"),),
+        "encoder_layer_norm": (one_of("cnn", "mlp", "mlp_each", "set"),),
+        "encoder_heads": (one_of("set"),),
     }
 
 

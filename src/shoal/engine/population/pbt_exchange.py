@@ -175,13 +175,14 @@ def with_copies(tree: Any, parent: Array, axis: tuple[str, ...] = ()) -> Any:
     first_those = jnp.argsort(~copies)
 
     def copied(x: Array, parent: Array, child: Array) -> Array:
-        first = jax.lax.axis_index(axis) * len(x) if axis else 0
+        device = jax.lax.axis_index(axis) if axis else 0
+        first = device * len(x)
         taken, kept = (jax.lax.dynamic_index_in_dim(x, k - first, keepdims=False) for k in (parent, child))
         if axis:
             bits, from_bits = _as_bits(taken)
-            sent = jnp.where(parent // len(x) == jax.lax.axis_index(axis), bits, jnp.zeros_like(bits))
+            sent = jnp.where(parent // len(x) == device, bits, jnp.zeros_like(bits))
             taken = from_bits(jax.lax.psum(sent, axis))
-            taken = jnp.where(child // len(x) == jax.lax.axis_index(axis), taken, kept)
+            taken = jnp.where(child // len(x) == device, taken, kept)
         return jax.lax.dynamic_update_index_in_dim(x, taken, child - first, 0)
 
     def copy(index: Array, tree: Any) -> Any:
