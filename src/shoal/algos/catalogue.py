@@ -12,6 +12,10 @@ _algorithms: dict[str, str] = {
     "mappo": "shoal.algos.agents.mappo:MAPPOConfig",
     "a2c": "shoal.algos.policy_gradient:A2CConfig",
     "reinforce": "shoal.algos.policy_gradient:ReinforceConfig",
+    "dqn": "shoal.algos.dqn_config:DQNConfig",
+    "c51": "shoal.algos.dqn_config:C51Config",
+    "qr_dqn": "shoal.algos.dqn_config:QRDQNConfig",
+    "pqn": "shoal.algos.pqn:PQNConfig",
 }
 
 

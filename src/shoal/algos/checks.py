@@ -14,7 +14,8 @@ from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import belongs_to
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
-from shoal.nets import networks, torsos
+from shoal.nets import networks, q_networks, torsos
+from shoal.nets.torso_config import CoreConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
@@ -54,17 +55,7 @@ def check_ppo(
     """
     settings.check_fields(config)
     networks.check_settings(config.network)
-    if not memories.is_recurrent(config):
-        check_divides("num_minibatches", config.num_minibatches, rows, num_envs * num_steps)
-    else:
-        check_chunks(config, num_steps)
-        chunks = num_envs * (num_steps // (config.chunk_length or num_steps))
-        check_divides(
-            "num_minibatches",
-            config.num_minibatches,
-            f"the number of chunks, {rows}/chunk_length",
-            chunks,
-        )
+    check_minibatches(config, num_envs, num_steps, rows)
     check_network(config, spec)
     check_observations(config, spec)
     check_advantages(config, num_envs * num_steps, copies)
@@ -75,6 +66,18 @@ def check_ppo(
     config.optimization.validate()
     networks.check(config.network, spec)
     part_checks.check_parts(config, spec)
+
+
+def check_minibatches(config: Any, num_envs: int, num_steps: int, rows: str) -> None:
+    """Check that minibatches, and the chunks of a recurrent network's steps, divide a rollout (see `check_ppo`)."""
+    if not memories.is_recurrent(config):
+        check_divides("num_minibatches", config.num_minibatches, rows, num_envs * num_steps)
+        return
+    check_chunks(config, num_steps)
+    chunks = num_envs * (num_steps // (config.chunk_length or num_steps))
+    check_divides(
+        "num_minibatches", config.num_minibatches, f"the number of chunks, {rows}/chunk_length", chunks
+    )
 
 
 def check_network(config: Any, spec: EnvSpec) -> None:
@@ -89,18 +92,82 @@ def check_network(config: Any, spec: EnvSpec) -> None:
                 f"{subject} gives actor and critic the same input, but {whose}_only={names} is for the {whose} only; "
                 "use separate torsos."
             )
-    if not isinstance(network, networks.NetworkConfig):
-        return
-    if network.shared_torso and config.optimization.separate_updates:
+    if (
+        isinstance(network, networks.NetworkConfig)
+        and network.shared_torso
+        and config.optimization.separate_updates
+    ):
         raise ShoalError(
             "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
         )
-    if config.norm_obs and ("one_hot" in network.encoder_kinds or network.looks):
+    check_integers(config)
+
+
+def check_integers(config: Any) -> None:
+    """Check that no integers are normalised that Shoal's own network reads as such."""
+    network = config.network
+    if (
+        config.norm_obs
+        and isinstance(network, CoreConfig)
+        and ("one_hot" in network.encoder_kinds or network.looks)
+    ):
         name = "encoder" if "one_hot" in torsos.kinds_of(network.encoder) else "critic_encoder"
         is_one_hot = "one_hot" in network.encoder_kinds
         reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={network.queries} need"
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
+        )
+
+
+def check_action_values(config: Any, spec: EnvSpec, algorithm: str) -> None:
+    """Check what algorithms that learn the values of actions have in common, for one agent."""
+    networks.check_settings(config.network)
+    if not isinstance(spec.action_space, Discrete):
+        raise ShoalError(
+            f"action_space={spec.action_space} is not supported by {algorithm}, which compares the values of all "
+            "actions; it must be Discrete, and ppo takes others."
+        )
+    if config.agents.critic_input != "own":
+        raise ShoalError(
+            f"critic_input={config.agents.critic_input!r} is what a critic is shown, and {algorithm} has none; it must "
+            "be 'own'."
+        )
+    check_observations(config, spec)
+    check_integers(config)
+    config.optimization.validate()
+    q_networks.check(config.network, spec.of_actor)
+
+
+def check_dqn(config: Any) -> None:
+    """Check that the switches of DQN fit each other."""
+    network, n_step = config.network, config.replay.n_step
+    values = getattr(network, "values", "expected")
+    if networks.has_memory(network):
+        chosen = f"core={getattr(network, 'core', '')!r}" if isinstance(network, CoreConfig) else "a memory"
+        raise ShoalError(
+            f"{chosen} needs sequences of steps, and dqn learns from single ones; choose core='none', or algorithm pqn."
+        )
+    for name, is_on in (("munchausen", config.munchausen), ("multistep", config.multistep != "n_step")):
+        if is_on and values != "expected":
+            raise ShoalError(
+                f"{name}={getattr(config, name)!r} is defined for values='expected', and values={values!r}; choose one "
+                "of both."
+            )
+    if config.munchausen and config.double:
+        raise ShoalError(
+            "munchausen=True takes soft values, which choose no action, so that double=True has no effect; choose one "
+            "of both."
+        )
+    if config.munchausen and n_step > 1:
+        raise ShoalError(
+            f"munchausen=True adds to the reward of one step, and n_step={n_step} sums several; choose n_step=1."
+        )
+    if config.munchausen and config.multistep != "n_step":
+        raise ShoalError(f"munchausen=True does not go with multistep={config.multistep!r}; choose 'n_step'.")
+    if config.multistep != "n_step" and n_step == 1:
+        raise ShoalError(
+            f"multistep={config.multistep!r} corrects the steps after the first, and n_step=1 has none; choose "
+            "n_step=5, or multistep='n_step'."
         )
 
 

@@ -98,7 +98,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         functools.partial(act, config, spec, to_action),
         functools.partial(update, config, spec, axis),
         inherit,
-        warm_up=functools.partial(warm_up, axis) if warms_up else None,
+        warm_up=functools.partial(normalisation.warm_up, axis) if warms_up else None,
         warm_up_steps=config.obs_norm_warmup_steps,
     )
 
@@ -159,13 +159,6 @@ def act(
     return Memory(carry, previous, noise), to_action(raw), extras
 
 
-def warm_up(axis: tuple[str, ...], learner: Learner, trajectory: Trajectory) -> Learner:
-    """Add the observations of a rollout of random actions to the normaliser."""
-    observation, weight = without_last(trajectory.timesteps).observation, transitions(trajectory).weight
-    moments = normalisation.observe(learner.shared.observation, observation, weight, axis)
-    return learner._replace(shared=learner.shared._replace(observation=moments))
-
-
 def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
     """Take over another run's parameters and normalisers; everything else is as the config makes it.
 
@@ -211,8 +204,9 @@ def update(
     step = functools.partial(gradient_step, config, axis, shared, optimizer, merge)
     state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
 
-    orders = minibatches.shuffled_rows(config, rows, keys.local)
-    epochs = jnp.arange(len(orders))
+    epochs = max(config.update_epochs, config.critic_update_epochs or 0)
+    orders = minibatches.shuffled_rows(rows, epochs, config.num_minibatches, keys.local)
+    numbers = jnp.arange(epochs)
     if config.recompute == "epoch":
 
         def steps_of_epoch(state: GradientState, order: tuple[Array, Array]) -> tuple[GradientState, Array]:
@@ -227,11 +221,11 @@ def update(
             batches = minibatches.with_statistics(config, axis, current, index, epoch)
             return jax.lax.scan(functools.partial(step, current), state, batches)
 
-        state, history = jax.lax.scan(steps_of_epoch, state, (epochs, orders))
+        state, history = jax.lax.scan(steps_of_epoch, state, (numbers, orders))
         history = history.reshape(-1, len(METRICS))
     else:
         index = orders.reshape(-1, orders.shape[-1])
-        of_epochs = jnp.repeat(epochs, config.num_minibatches)
+        of_epochs = jnp.repeat(numbers, config.num_minibatches)
         batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
         state, history = jax.lax.scan(functools.partial(step, rows), state, batches)
 
@@ -391,25 +385,18 @@ def make_rows(
     target: Array,
 ) -> Rows:
     """Make the rows of a rollout; values and targets [T, N] are as the value loss compares them."""
-    weight = rollout.returns.weight
-
-    def masked(tree: PyTree) -> PyTree:
-        """Replace rows that are not transitions before the network: 0 times NaN is NaN in a gradient."""
-        return struct.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
-
-    inputs = without_last(rollout.inputs)
-    if not memories.crosses_ends(config):
-        inputs = masked(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
     rows = Rows(
-        inputs=inputs,
-        raw_action=masked(rollout.raw_action),
-        log_prob=masked(rollout.log_prob),
+        inputs=without_last(rollout.inputs),
+        raw_action=rollout.raw_action,
+        log_prob=rollout.log_prob,
         distribution=trajectory.extras.distribution,
-        value=masked(value),
-        advantage=masked(advantage),
-        target=masked(target),
-        weight=weight,
+        value=value,
+        advantage=advantage,
+        target=target,
+        weight=rollout.returns.weight,
     )
+    rows = minibatches.masked(config, rows)
+    inputs = rows.inputs
     if config.recompute == "minibatch":
         rows = recomputation.rows_of_streams(config, rows, rollout)
     else:

@@ -6,11 +6,13 @@ from typing import ClassVar, Literal
 
 from shoal.algos import checks
 from shoal.algos.acting import memories
+from shoal.algos.acting.memories import MemoryConfig
+from shoal.algos.acting.normalisation import NormalisationConfig
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.learning import surrogates
 from shoal.algos.learning.advantages import ESTIMATORS
 from shoal.algos.learning.critic_losses import LOSSES
-from shoal.algos.learning.optimisers import OptimizerConfig
+from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
@@ -24,12 +26,10 @@ MAX_EPOCHS = 10_000
 _PENALTY = Needs("surrogate", ("penalty",), or_function=True)
 _DPO = Needs("surrogate", ("dpo",), or_function=True)
 _VTRACE = Needs("advantage", ("vtrace",), or_function=True)
-_CORE = Needs("core", other_than=("none",), such_as="gru")  # of Shoal's own network
-_MEMORY = Needs("has_memory", (True,))  # of another
 
 
 @struct.struct
-class PPOConfig(settings.Nested):
+class PPOConfig(NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
     needs: ClassVar[Table] = {
@@ -43,19 +43,13 @@ class PPOConfig(settings.Nested):
         "hl_gauss_sigma": (Needs("value_loss", ("hl_gauss",), or_function=True),),
         "gae_lambda": (Needs("advantage", other_than=("discounted_returns",), such_as="gae"),),
         **dict.fromkeys(("rho_clip", "c_clip"), (_VTRACE,)),
-        **dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE, _MEMORY)),
+        **MemoryConfig.needs,
+        **NormalisationConfig.needs,
         "action_scaling": (
             Needs("action_space", kinds=("Box",)),
             Needs("distribution", ("auto", "normal")),
         ),
         "noise_correlation": (Needs("correlated_noise", (True,)),),
-        **dict.fromkeys(
-            (
-                *("obs_norm_entries", "obs_norm_min_deviation", "obs_norm_max_deviation"),
-                "obs_norm_warmup_steps",
-            ),
-            (Needs("norm_obs", (True,)),),
-        ),
     }
     needs_to_change: ClassVar[Table] = {"kl_coef": (Needs("adaptive_kl_coef", (False,)),)}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -80,7 +74,7 @@ class PPOConfig(settings.Nested):
         "actions": ("action_scaling", "correlated_noise", "noise_correlation"),
     }
 
-    optimization: OptimizerConfig = OptimizerConfig()
+    optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig()
     """Holds the settings of gradient steps."""
     network: networks.NetworkSettings = settings.chosen(
         networks.NetworkConfig(), networks.choose, networks.name_of
@@ -146,35 +140,10 @@ class PPOConfig(settings.Nested):
     norm_value: Literal["none", "running", "popart"] = "none"
     """Trains the critic on targets that are normalised by their running mean and standard deviation; popart also
     rescales its last layer when these change, so that no value changes."""
-    norm_obs: bool = False
-    """Normalises observations by their running mean and standard deviation, kept with the policy."""
-    obs_norm_entries: tuple[str, ...] = ()
-    """Normalises these entries of a dictionary of observations; () normalises all but integers (norm_obs)."""
-    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, static=True)
-    """Divides observations by at least this deviation, so that an entry that hardly changes is not magnified
-    (norm_obs)."""
-    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, static=True)
-    """Divides observations by at most this deviation (norm_obs)."""
-    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Computes the statistics of observations over this many environment steps of random actions before training,
-    outside of the budget, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
-    obs_clip: float | None = parameter(None, above=0.0, high=math.inf, static=True)
-    """Clips observations to plus and minus this, after they are normalised; None is 10 with norm_obs, else inf."""
-    obs_clip_entries: tuple[str, ...] = ()
-    """Clips entries of a dictionary of observations to bounds of their own, each as name=bound."""
     norm_reward: bool = False
     """Divides rewards by the running standard deviation of their discounted return."""
-    reward_scale: float = parameter(1.0, above=0.0)
-    """Multiplies rewards by this for learning, after norm_reward; reported returns are the environment's."""
     critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
     """Passes this many times over each rollout with the critic; None uses update_epochs."""
-    chunk_length: int = parameter(0, low=0)
-    """Propagates the gradient back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
-    memory_lasts: Literal["trial", "episode", "run"] = "trial"
-    """Clears the memory at the end of each episode or trial (trial), with every episode of a trial (episode), or never
-    while training (run)."""
-    burn_in: int = parameter(0, low=0)
-    """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
     action_scaling: Literal["rescale", "clip"] = "rescale"
     """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
     correlated_noise: bool = False
@@ -193,7 +162,7 @@ class PPOConfig(settings.Nested):
         config = self.with_critic_defaults()
         if spec.num_agents == 1:
             return ppo(config, spec, axis)
-        return self.agents.algorithm(lambda of_agent: ppo(config, of_agent, axis), spec, self.is_joint)
+        return self.agents.algorithm(lambda of_agent, _: ppo(config, of_agent, axis), spec, self.is_joint)
 
     def resolved(self) -> "PPOConfig":
         """Fill in implied settings: switches that another one turns on, and choices that depend on the machine.

@@ -20,6 +20,7 @@ class Headed(nnx.Module):
       head: any of `shoal.nets.heads`, `value_heads` or `q_heads`; it has the number of its inputs.
       scale: scale of the initial weights of the plain layer. If these are orthogonal and the layer has no more
         outputs than inputs, its outputs have the standard deviation `scale` for independent features of variance 1.
+      out_initialiser: of that layer; None takes `initialiser`.
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser.
     """
@@ -35,6 +36,7 @@ class Headed(nnx.Module):
         layer_norm: bool = False,
         hidden_scale: float = math.sqrt(2),
         initialiser: str = "orthogonal",
+        out_initialiser: str | None = None,
         key: Array,
     ):
         self.head = head
@@ -47,6 +49,7 @@ class Headed(nnx.Module):
             scale=hidden_scale,
             out_scale=scale,
             initialiser=initialiser,
+            out_initialiser=out_initialiser,
             key=key,
         )
 

@@ -15,7 +15,7 @@ from shoal.nets import torsos
 from shoal.nets.composition import is_noisy
 from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers, check_encoder
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
-from shoal.nets.torsos import Kind, TorsoClass
+from shoal.nets.torsos import Kind
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Box, Dict, Space, zeros
@@ -53,6 +53,38 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
         check_sequences(network, spec, name, **shows)
     else:
         _check_outputs(network, spec, name)
+
+
+@reports_user_code
+def check_action_values(network: Any, spec: EnvSpec) -> None:
+    """Check that a network's settings make one of action values (`shoal.nets.q_networks`), as `check_network` does.
+
+    Raises:
+      ShoalError: it cannot be built, lacks `values` (with a memory `initial` and `apply`), is not a pytree of float
+        arrays, or gives something else than a number for each action.
+    """
+    builder: Any = _Builder(network)
+    name, batch_shape = f"network {builder.__name__}", (3, 2)
+    built = _build(builder, spec, name, 0)
+    has_memory = bool(getattr(network, "has_memory", False))
+    for method in ("initial", "apply") if has_memory else ("values",):
+        if not callable(getattr(built, method, None)):
+            raise ShoalError(
+                f"{name} lacks the method {method!r}; it needs values(observation), or a memory (has_memory = True, "
+                "initial and apply)."
+            )
+    _check_tree(builder, spec, name, built)
+    if has_memory:  # what its calls are given, the algorithm knows
+        return
+    output = jax.eval_shape(
+        lambda net, o: expectation(net.values(o)), built, _zeros(spec.observation_space, batch_shape)
+    )
+    expected_shape = (*batch_shape, spec.action_space.n)  # type: ignore[union-attr]
+    if getattr(output, "shape", None) != expected_shape or not jnp.issubdtype(output.dtype, jnp.floating):
+        raise ShoalError(
+            f"{name} gives values of shape {getattr(output, 'shape', output)} for observations with leading axes "
+            f"{batch_shape}; they must be floats of shape {expected_shape}, one for each action."
+        )
 
 
 @reports_user_code
@@ -116,14 +148,15 @@ def check_torsos(
 
 
 class _Builder:
-    """A torso's settings in the place of a class that is built as `Class(space, key=key)`."""
+    """Settings of a torso or a network in the place of a class that is built as `Class(space, key=key)`."""
 
-    def __init__(self, torso: Any):
-        named = torsos.imported(torso.torso_class) if isinstance(torso, TorsoClass) else type(torso)
-        self.torso, self.__name__ = torso, getattr(named, "__name__", repr(named))
+    def __init__(self, built: Any):
+        given = getattr(built, "torso_class", None) or getattr(built, "network_class", None)
+        named = type(built) if given is None else torsos.imported(given)
+        self.settings, self.__name__ = built, getattr(named, "__name__", repr(named))
 
-    def __call__(self, space: Space, *, key: Array) -> PyTree:
-        return self.torso.build(space, key)
+    def __call__(self, space: Any, *, key: Array) -> PyTree:
+        return self.settings.build(space, key)
 
 
 def _name_of(noun: str, network_class: Any) -> str:

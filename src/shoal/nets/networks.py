@@ -18,12 +18,17 @@ from shoal.config.struct import parameter
 from shoal.nets import torsos
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
-from shoal.nets.inputs import num_action_features
 from shoal.nets.joint import JointActorCritic
-from shoal.nets.memory.cores import check_latches
-from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic, SharedRecurrentActorCritic
+from shoal.nets.memory.recurrent import RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import check_network, check_torsos
-from shoal.nets.torso_config import MAX_LAYERS, TorsoConfig, check_torso, encoder_needs
+from shoal.nets.torso_config import (
+    CORE_NEEDS,
+    CORE_SETTINGS,
+    MAX_LAYERS,
+    CoreConfig,
+    check_torso,
+    encoder_needs,
+)
 from shoal.nets.torsos import Kind, TorsoSettings, imported
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.ops import statistics
@@ -36,7 +41,6 @@ VALUE_LAYER = "critic/mlp/projection/0/"
 Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
-_CORE = Needs("core", other_than=("none",), such_as="gru")
 
 
 class NetworkSettings(Protocol):
@@ -48,19 +52,12 @@ class NetworkSettings(Protocol):
 
 
 @struct.struct
-class NetworkConfig(TorsoConfig):
+class NetworkConfig(CoreConfig):
     """The settings of Shoal's own actor and critic, with memory or without."""
 
     needs: ClassVar[Table] = {
         **dict.fromkeys(("critic_hidden_sizes", "critic_encoder"), (Needs("shared_torso", (False,)),)),
-        **dict.fromkeys(
-            (
-                *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
-                *("previous_action", "action_embedding", "previous_reward", "previous_observation"),
-                "first_flag",
-            ),
-            (_CORE,),
-        ),
+        **CORE_NEEDS,
         **encoder_needs("encoder", "critic_encoder"),
         **dict.fromkeys(("value_low", "value_high", "value_atoms"), (Needs("value_head", ("categorical",)),)),
         "state_dependent_std": (_CONTINUOUS, _NORMAL),
@@ -76,10 +73,7 @@ class NetworkConfig(TorsoConfig):
             *("initialiser", "hidden_scale", "head_initialiser", "policy_scale", "value_scale"),
             *("value_head", "value_low", "value_high", "value_atoms"),
         ),
-        "memory": (
-            *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
-            *("previous_action", "action_embedding", "previous_reward", "previous_observation", "first_flag"),
-        ),
+        "memory": CORE_SETTINGS,
         "actions": ("distribution", "state_dependent_std", "initial_std"),
     }
 
@@ -89,32 +83,6 @@ class NetworkConfig(TorsoConfig):
     """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
     shared_torso: bool = False
     """Shares one torso between actor and critic in place of one each."""
-    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
-    """Puts a recurrent core after the hidden layers of actor and critic (of both, with shared_torso), or none."""
-    core_size: int = parameter(128, low=1, high=LARGEST_INDEX)
-    """Gives the core's hidden state this size."""
-    core_layers: int = parameter(1, low=1, high=MAX_LAYERS)
-    """Stacks this many recurrent layers."""
-    core_outputs: Literal["last", "sum"] = "last"
-    """Uses the last recurrent layer's output, or the sum of all layers' outputs."""
-    latches: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Initialises this many units of the core as a memory of the last reward: they keep their state until a reward
-    comes, and then store what led to it. Helps to use one episode of a trial in the next; needs previous_reward."""
-    queries: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Attends from the recurrent state to the cells of an observed grid, by this many queries whose scores the layers
-    after the core receive; 0 disables this."""
-    head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
-    """Adds hidden layers of these widths after the core, to actor and critic each."""
-    previous_action: bool = False
-    """Shows the core the previous action: one-hot, or the numbers of a Box."""
-    action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
-    previous_reward: bool = False
-    """Shows the core the previous reward."""
-    previous_observation: bool = False
-    """Shows the core the features of the previous observation; with the previous action and reward, a transition."""
-    first_flag: bool = False
-    """Shows the core whether an episode begins."""
     critic_encoder: TorsoSettings = settings.chosen(
         Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
     )
@@ -141,7 +109,7 @@ class NetworkConfig(TorsoConfig):
 
     def __post_init__(self) -> None:
         """Choose the torsos that are given by name."""
-        TorsoConfig.__post_init__(self)
+        CoreConfig.__post_init__(self)
         self._choose("critic_encoder")
         if torsos.name_of(self.critic_encoder) == torsos.name_of(self.encoder):  # one struct of settings
             object.__setattr__(self, "critic_encoder", Kind(""))
@@ -155,16 +123,6 @@ class NetworkConfig(TorsoConfig):
     def of_critic(self) -> TorsoSettings:
         """The torso of the critic."""
         return self.encoder if self.critic_encoder == Kind("") else self.critic_encoder
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether the network carries a memory from step to step."""
-        return self.core != "none"
-
-    @property
-    def looks(self) -> bool:
-        """Whether the recurrent state attends to the cells of a grid."""
-        return self.core != "none" and self.queries > 0
 
     @property
     def critic_sizes(self) -> tuple[int, ...]:
@@ -213,47 +171,15 @@ class NetworkConfig(TorsoConfig):
             )
         return CategoricalValueHead(low, high, self.value_atoms)
 
-    def core_options(self, spec: EnvSpec) -> CoreOptions:
-        """Choose the core and its inputs."""
-        return CoreOptions(
-            self.core,
-            self.core_size,
-            self.core_layers,
-            self.core_outputs,
-            self.latches,
-            action_size=num_action_features(spec.action_space) if self.previous_action else 0,
-            action_embedding=self.action_embedding,
-            reward=self.previous_reward,
-            first=self.first_flag,
-            previous=self.previous_observation,
-            queries=self.queries,
-        )
-
     def validate(self) -> None:
         """Require that the settings fit each other.
 
         Raises:
           ShoalError: the first that does not.
         """
-        TorsoConfig.validate(self)
+        CoreConfig.validate(self)
         check_torso(self.critic_encoder)
         self.head_of_value()
-        if self.core == "none":
-            return
-        check_latches(self.core, self.core_size, self.latches)
-        if self.latches and not self.previous_reward:
-            raise ShoalError(
-                f"latches={self.latches} open their gates at rewards: previous_reward must be True with them."
-            )
-        if self.previous_observation and not self.hidden_sizes:
-            raise ShoalError(
-                "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=() "
-                "has none; give it a layer, such as (64,)."
-            )
-        if self.action_embedding and not self.previous_action:
-            raise ShoalError(
-                f"action_embedding={self.action_embedding} needs previous_action=True, or leave it 0."
-            )
 
 
 @struct.struct
@@ -301,15 +227,10 @@ class JointNetwork:
 
 
 @struct.struct
-class NetworkClass:
-    """A class of networks without settings of its own, built as `Class(spec, key=key)`."""
-
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {"actions": ("distribution",)}
+class ClassOfNetworks:
+    """A class of networks without settings, built as `Class(spec, key=key)`."""
 
     network_class: Any = settings.hidden()  # or its module:Name
-    distribution: Distribution = "auto"
-    """Says in which form the network's policy samples actions for the environment; auto uses what fits the
-    action space: categorical, or normal for a Box."""
 
     def imported(self) -> Any:
         """Return the class.
@@ -337,6 +258,17 @@ class NetworkClass:
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
         """Build a new network of the class."""
         return self.imported()(spec, key=key)
+
+
+@struct.struct
+class NetworkClass(ClassOfNetworks):
+    """A class of actor-critics without settings of its own."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"actions": ("distribution",)}
+
+    distribution: Distribution = "auto"
+    """Says in which form the network's policy samples actions for the environment; auto uses what fits the
+    action space: categorical, or normal for a Box."""
 
 
 # Names by which Shoal's own networks are chosen, besides their structs.
@@ -383,7 +315,7 @@ def shows(network: NetworkSettings, name: str) -> bool:
 
 def widest_layer(network: NetworkSettings) -> int:
     """Return the width of the widest hidden layer, where it is known, else 1."""
-    return max(network.hidden_sizes, default=1) if isinstance(network, NetworkConfig) else 1
+    return max(network.hidden_sizes, default=1) if isinstance(network, CoreConfig) else 1
 
 
 def distribution_of(network: NetworkSettings) -> str:

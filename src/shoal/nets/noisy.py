@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.config.struct import named_leaves, with_named_leaves
+from shoal.nets.composition import is_noisy
 from shoal.nets.mlp import MLP, Dense
+from shoal.types import PyTree
 
 Array = jax.Array
 
@@ -97,6 +100,27 @@ class NoisyMLP(nnx.Module):
             leaves[f"{name}/kernel"] += deviation.kernel * (noise[0][:, None] * noise[1])
             leaves[f"{name}/bias"] += deviation.bias * noise[0]
         return with_named_leaves(self.mean, leaves)
+
+
+def with_noise(network: PyTree, key: Array) -> PyTree:
+    """Return a network with plain layers in the place of noisy ones, of one draw of the noise; others stay.
+
+    A noisy layer is a module that `is_noisy` and has a method `sample(key)`, such as `NoisyMLP`.
+    """
+    leaves, structure = jax.tree.flatten(network, is_leaf=_samples_noise)
+    noisy = [index for index, leaf in enumerate(leaves) if _samples_noise(leaf)]
+    for index, own_key in zip(noisy, jax.random.split(key, len(noisy)) if noisy else (), strict=True):
+        leaves[index] = leaves[index].sample(own_key)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def has_noise(network: PyTree) -> bool:
+    """Report whether a network, of arrays or of their shapes, has noisy layers."""
+    return any(map(_samples_noise, jax.tree.leaves(network, is_leaf=_samples_noise)))
+
+
+def _samples_noise(module: Any) -> bool:
+    return is_noisy(module) and hasattr(module, "sample")
 
 
 def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

@@ -1,8 +1,9 @@
-"""The settings of a torso: how an observation becomes features, and the hidden layers after it."""
+"""The settings of a torso: how an observation becomes features, the hidden layers after it, and a recurrent core."""
 
 import math
 from typing import Any, ClassVar, Literal
 
+from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
@@ -11,9 +12,18 @@ from shoal.nets import torsos
 from shoal.nets.activations import activation
 from shoal.nets.encoders import EncoderLayers
 from shoal.nets.initialisers import check_initialiser
+from shoal.nets.inputs import num_action_features
+from shoal.nets.memory.cores import check_latches
+from shoal.nets.memory.recurrent import CoreOptions
 from shoal.nets.torsos import Kind, TorsoSettings
+from shoal.types import EnvSpec
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
+CORE_SETTINGS = (
+    *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
+    *("previous_action", "action_embedding", "previous_reward", "previous_observation", "first_flag"),
+)
+CORE_NEEDS: Table = dict.fromkeys(CORE_SETTINGS, (Needs("core", other_than=("none",), such_as="gru"),))
 
 
 def encoder_needs(*encoders: str) -> Table:
@@ -101,6 +111,11 @@ class TorsoConfig:
             object.__setattr__(self, name, torsos.choose(value, name))
 
     @property
+    def encoder_kinds(self) -> set[str]:
+        """The names of Shoal's own torsos among those of the encoder."""
+        return torsos.kinds_of(self.encoder)
+
+    @property
     def encoder_layers(self) -> EncoderLayers:
         """The layers of the encoder, or of the encoders of actor and critic."""
         return EncoderLayers(
@@ -127,6 +142,90 @@ class TorsoConfig:
         for name in ("initialiser", "head_initialiser"):
             check_initialiser(getattr(self, name), name)
         check_torso(self.encoder)
+
+
+@struct.struct
+class CoreConfig(TorsoConfig):
+    """The settings of a torso, of a recurrent core after it, and of the layers after that."""
+
+    needs: ClassVar[Table] = {**TorsoConfig.needs, **CORE_NEEDS}
+
+    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
+    """Puts a recurrent core after the hidden layers (of actor and critic each, unless a torso is shared), or none."""
+    core_size: int = parameter(128, low=1, high=LARGEST_INDEX)
+    """Gives the core's hidden state this size."""
+    core_layers: int = parameter(1, low=1, high=MAX_LAYERS)
+    """Stacks this many recurrent layers."""
+    core_outputs: Literal["last", "sum"] = "last"
+    """Uses the last recurrent layer's output, or the sum of all layers' outputs."""
+    latches: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Initialises this many units of the core as a memory of the last reward: they keep their state until a reward
+    comes, and then store what led to it. Helps to use one episode of a trial in the next; needs previous_reward."""
+    queries: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Attends from the recurrent state to the cells of an observed grid, by this many queries whose scores the layers
+    after the core receive; 0 disables this."""
+    head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+    """Adds hidden layers of these widths after the core (to actor and critic each)."""
+    previous_action: bool = False
+    """Shows the core the previous action: one-hot, or the numbers of a Box."""
+    action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
+    previous_reward: bool = False
+    """Shows the core the previous reward."""
+    previous_observation: bool = False
+    """Shows the core the features of the previous observation; with the previous action and reward, a transition."""
+    first_flag: bool = False
+    """Shows the core whether an episode begins."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the network carries a memory from step to step."""
+        return self.core != "none"
+
+    @property
+    def looks(self) -> bool:
+        """Whether the recurrent state attends to the cells of a grid."""
+        return self.core != "none" and self.queries > 0
+
+    def core_options(self, spec: EnvSpec) -> CoreOptions:
+        """Choose the core and its inputs."""
+        return CoreOptions(
+            self.core,
+            self.core_size,
+            self.core_layers,
+            self.core_outputs,
+            self.latches,
+            action_size=num_action_features(spec.action_space) if self.previous_action else 0,
+            action_embedding=self.action_embedding,
+            reward=self.previous_reward,
+            first=self.first_flag,
+            previous=self.previous_observation,
+            queries=self.queries,
+        )
+
+    def validate(self) -> None:
+        """Require that the settings fit each other.
+
+        Raises:
+          ShoalError: the first that does not.
+        """
+        TorsoConfig.validate(self)
+        if self.core == "none":
+            return
+        check_latches(self.core, self.core_size, self.latches)
+        if self.latches and not self.previous_reward:
+            raise ShoalError(
+                f"latches={self.latches} open their gates at rewards: previous_reward must be True with them."
+            )
+        if self.previous_observation and not self.hidden_sizes:
+            raise ShoalError(
+                "previous_observation=True shows the features of the last layer before the core, and hidden_sizes=() "
+                "has none; give it a layer, such as (64,)."
+            )
+        if self.action_embedding and not self.previous_action:
+            raise ShoalError(
+                f"action_embedding={self.action_embedding} needs previous_action=True, or leave it 0."
+            )
 
 
 def check_torso(torso: TorsoSettings) -> None:

@@ -354,3 +354,7 @@ class Algorithm(NamedTuple):
     # warm_up: (learner, trajectory) -> Learner: a learner that has seen a rollout of random actions, before training;
     # the trajectory has no extras and no memory. None: nothing precedes training.
     warm_up_steps: int = 0  # environment steps of these rollouts, over all environments together
+    without_replay: Callable[[Learner], Learner] | None = None
+    # without_replay: (learner) -> Learner: the same learner as if nothing had been collected yet, with empty rings and
+    # their counter 0, by which a run begins that resumes from a checkpoint without its replay. All of `learner.local`
+    # counts as the replay. None: the algorithm keeps none.

@@ -55,7 +55,7 @@ def test_who_learns_in_which_world():
         OPPONENTS._replace(sets=Sets(((0,), (1,)))).worlds(2)
 
 
-def counter(spec):
+def counter(spec, size=1):
     """An algorithm for one agent whose policy is the number of its updates, and which adds up its weights."""
 
     def init(key, num_envs):
@@ -85,7 +85,7 @@ def counting(opponents=OPPONENTS):
     return against_past(over_agents(counter, view, SETS, learns=opponents.learns), opponents)
 
 
-def exploring(spec):
+def exploring(spec, size=1):
     """The counter, whose actions are greater by 1,000 while transitions are collected."""
     algorithm = counter(spec)
 
@@ -271,7 +271,7 @@ def test_the_latest_is_the_program_without_opponents():
     spec, config = spec_of(TeamProbe()), config_of(parameters="role")
     others = with_settings(config, opponent_share=0.9, opponent_pool=3, opponent_every=1)
     inner, view = config.with_critic_defaults(), config.agents.view(spec)
-    plain = over_agents(lambda of_agent: ppo(inner, of_agent), view, config.agents.sets(spec))
+    plain = over_agents(lambda of_agent, _: ppo(inner, of_agent), view, config.agents.sets(spec))
     algorithms = [config.algorithm(spec), others.algorithm(spec), plain]
     assert all(algorithm.behaviour is None for algorithm in algorithms)
     learner = plain.init(jax.random.key(0), NUM_ENVS)
@@ -372,7 +372,7 @@ def test_critics_are_shown_who_acts_by_a_policy_of_the_past():
     config = config_of(**PAST, critic_input="everybody")
     view, seen = config.agents.view(spec), []
 
-    def spy(of_agent):
+    def spy(of_agent, size):
         algorithm = counter(of_agent)
 
         def update(learner, trajectory, keys, clock):

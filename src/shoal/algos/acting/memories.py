@@ -4,18 +4,38 @@ A network without memory is the case of empty fields `()`, which hold no arrays,
 shuffled for them.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from shoal.config import struct
+from shoal.config import settings, struct
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
 from shoal.nets import networks
 from shoal.nets.inputs import action_features, num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.recurrent import initial as initial_carry
 from shoal.nets.memory.sequences import Memories, NetworkInputs
 from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep, spaces
+
+_CORE = Needs("core", other_than=("none",), such_as="gru")  # of Shoal's own network
+_MEMORY = Needs("has_memory", (True,))  # of another
+
+
+@struct.struct
+class MemoryConfig(settings.Nested):
+    """Settings of how a network with memory is trained."""
+
+    needs: ClassVar[Table] = dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE, _MEMORY))
+
+    chunk_length: int = parameter(0, low=0)
+    """Propagates the gradient back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
+    memory_lasts: Literal["trial", "episode", "run"] = "trial"
+    """Clears the memory at the end of each episode or trial (trial), with every episode of a trial (episode), or never
+    while training (run)."""
+    burn_in: int = parameter(0, low=0)
+    """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
 
 
 class Memory(NamedTuple):
@@ -46,7 +66,7 @@ def crosses_ends(config: Any) -> bool:
 def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Memory:
     """Make the memory before the first step."""
     memory = Memory()
-    if config.correlated_noise:
+    if getattr(config, "correlated_noise", False):
         size = spaces.zeros(spec.action_space).size
         memory = memory._replace(noise=jnp.zeros((*batch_shape, size)))
     if is_recurrent(config):

@@ -1,16 +1,58 @@
 """Normalisation, clipping and scaling of observations and rewards."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from shoal.config import struct
+from shoal.config import settings, struct
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
 from shoal.ops import statistics
-from shoal.types import Array, EnvSpec, Learner, PyTree, TimeStep, spaces, without_entries
+from shoal.types import (
+    Array,
+    EnvSpec,
+    Learner,
+    PyTree,
+    TimeStep,
+    Trajectory,
+    spaces,
+    transitions,
+    without_entries,
+)
 
 CLIP = 10.0  # of normalised observations, unless `obs_clip` says otherwise
+
+
+@struct.struct
+class NormalisationConfig(settings.Nested):
+    """Settings of what a network is shown of observations, and of the scale of rewards."""
+
+    needs: ClassVar[Table] = dict.fromkeys(
+        ("obs_norm_entries", "obs_norm_min_deviation", "obs_norm_max_deviation", "obs_norm_warmup_steps"),
+        (Needs("norm_obs", (True,)),),
+    )
+
+    norm_obs: bool = False
+    """Normalises observations by their running mean and standard deviation, kept with the policy."""
+    obs_norm_entries: tuple[str, ...] = ()
+    """Normalises these entries of a dictionary of observations; () normalises all but integers (norm_obs)."""
+    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, static=True)
+    """Divides observations by at least this deviation, so that an entry that hardly changes is not magnified
+    (norm_obs)."""
+    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, static=True)
+    """Divides observations by at most this deviation (norm_obs)."""
+    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Computes the statistics of observations over this many environment steps of random actions before training,
+    outside of the budget, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
+    obs_clip: float | None = parameter(None, above=0.0, high=math.inf, static=True)
+    """Clips observations to plus and minus this, after they are normalised; None is 10 with norm_obs, else inf."""
+    obs_clip_entries: tuple[str, ...] = ()
+    """Clips entries of a dictionary of observations to bounds of their own, each as name=bound."""
+    reward_scale: float = parameter(1.0, above=0.0)
+    """Multiplies rewards by this for learning, after any normalisation; reported returns are the environment's."""
 
 
 def initial_moments(config: Any, spec: EnvSpec) -> statistics.RunningMoments | None:
@@ -71,6 +113,13 @@ def observe(
     if moments is None:
         return None
     return statistics.update_moments(moments, observation, weight, axis_name=axis)
+
+
+def warm_up(axis: tuple[str, ...], learner: Learner, trajectory: Trajectory) -> Learner:
+    """Add the observations of a rollout of random actions to a learner's normaliser, `shared.observation`."""
+    before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps.observation)
+    moments = observe(learner.shared.observation, before, transitions(trajectory).weight, axis)
+    return learner._replace(shared=learner.shared._replace(observation=moments))
 
 
 def moments_of_actor(

@@ -50,9 +50,10 @@ class AgentsConfig:
     """Adds the latest policies to the earlier ones every so many updates, replacing some of them (opponent past)."""
 
     def algorithm(
-        self, make: Callable[[EnvSpec], Algorithm], spec: EnvSpec, is_joint: bool = False
+        self, make: Callable[[EnvSpec, int], Algorithm], spec: EnvSpec, is_joint: bool = False
     ) -> Algorithm:
-        """Make the algorithm of all agents of a world from one for a single agent; `make` is given one agent's spec."""
+        """Make the algorithm of all agents of a world from one for a single agent; `make` is given one agent's spec
+        and the number of agents of a world that share its parameters."""
         view, sets = self.view(spec, is_joint), self.sets(spec)
         if self.opponent == "latest":
             return taking_over_latest(over_agents(make, view, sets, joint=is_joint))

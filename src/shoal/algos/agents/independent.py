@@ -108,7 +108,7 @@ class Sets(NamedTuple):
 
 
 def over_agents(
-    make: Callable[[EnvSpec], Algorithm],
+    make: Callable[[EnvSpec, int], Algorithm],
     view: View,
     sets: Sets,
     *,
@@ -118,14 +118,15 @@ def over_agents(
     """Make an algorithm for several agents from one for a single agent.
 
     Args:
+      make: is given the spec of one agent, and the number of agents of a set, which are its streams in each world.
       sets: the agents that share parameters. What an algorithm computes over its batch, such as the moments of
         advantages, is computed over the agents of a set.
       joint: whether the algorithm is given the agents of a world along an axis of their own, [N, A]. Its `init` is then
         given the shape (N, A) in place of N.
       learns: (N) -> which agents of which worlds are learned from, [N, A]; None for all.
     """
-    algorithm = make(view.spec_of_agent)
-    parts = _OfAgents(algorithm, view, sets, joint, learns)
+    algorithms = tuple(make(view.spec_of_agent, size) for size in sets.sizes)
+    algorithm, parts = algorithms[0], _OfAgents(algorithms, view, sets, joint, learns)
     return Algorithm(
         parts.init,
         parts.memory,
@@ -136,22 +137,29 @@ def over_agents(
         behaviour=parts.behaviour if algorithm.behaviour else None,
         warm_up=parts.warm_up if algorithm.warm_up else None,
         warm_up_steps=algorithm.warm_up_steps,
+        without_replay=parts.without_replay if algorithm.without_replay else None,
     )
 
 
 class _OfAgents(NamedTuple):
     """The functions of the algorithm for several agents; the fields are the arguments of `over_agents`."""
 
-    algorithm: Algorithm  # for one agent
+    algorithms: tuple[Algorithm, ...]  # for one agent, of each set; they differ in `init` and `update` only
     view: View
     sets: Sets
     joint: bool
     learns: Callable[[int], np.ndarray] | None
 
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.algorithms[0]
+
     def init(self, key: Array, num_envs: int) -> Learner:
         learners = [
-            self.algorithm.init(own_key, (num_envs, size) if self.joint else num_envs * size)
-            for own_key, size in zip(self.sets.keys(key), self.sets.sizes, strict=True)
+            algorithm.init(own_key, (num_envs, size) if self.joint else num_envs * size)
+            for algorithm, own_key, size in zip(
+                self.algorithms, self.sets.keys(key), self.sets.sizes, strict=True
+            )
         ]
         return self._joined(learners)
 
@@ -188,10 +196,10 @@ class _OfAgents(NamedTuple):
     ) -> tuple[Learner, Metrics, Checks]:
         set_keys = map(Keys, self.sets.keys(keys.shared), self.sets.keys(keys.local))
         learners, metrics, checks = [], [], []
-        for part, of_streams, key in zip(
-            self._split(learner), self._trajectories(trajectory), set_keys, strict=True
+        for algorithm, part, of_streams, key in zip(
+            self.algorithms, self._split(learner), self._trajectories(trajectory), set_keys, strict=True
         ):
-            result = self.algorithm.update(part, of_streams, key, clock)
+            result = algorithm.update(part, of_streams, key, clock)
             learners.append(result[0])
             metrics.append(result[1])
             checks.append(result[2] if len(result) == 3 else {})
@@ -211,6 +219,10 @@ class _OfAgents(NamedTuple):
         trajectory = trajectory._replace(extras=empty, memory=Memory(empty, None))
         pairs = zip(self._split(learner), self._trajectories(trajectory), strict=True)
         return self._joined([see(*pair) for pair in pairs])
+
+    def without_replay(self, learner: Learner) -> Learner:
+        empty: Any = self.algorithm.without_replay
+        return self._joined([empty(part) for part in self._split(learner)])
 
     def _trajectories(self, trajectory: Trajectory) -> list[Trajectory]:
         """Return the trajectory of each set's agents, as streams."""

@@ -81,6 +81,7 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     num_sets, size = len(opponents.sets.members), opponents.size
     take_over: Any = algorithm.inherit
     see: Any = algorithm.warm_up
+    empty: Any = algorithm.without_replay
 
     def begin(learner: Learner) -> Learner:
         policies = algorithm.policy(learner, Clock.zero())
@@ -133,6 +134,10 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     def warm_up(learner: Learner, trajectory: Trajectory) -> Learner:
         return begin(see(_latest(learner), trajectory))
 
+    def without_replay(learner: Learner) -> Learner:
+        latest = empty(_latest(learner))
+        return latest._replace(shared=learner.shared._replace(latest=latest.shared))
+
     return Algorithm(
         init,
         algorithm.memory,
@@ -143,6 +148,7 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
         behaviour,
         warm_up if see else None,
         algorithm.warm_up_steps,
+        without_replay if empty else None,
     )
 
 

@@ -6,6 +6,7 @@ computed within the loss, rows are whole streams for every network, [N, T+1] (`s
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,6 @@ import jax.numpy as jnp
 
 from shoal.algos.acting import memories
 from shoal.config import struct
-from shoal.nets.actor_critic import policy_and_value
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.ops import permutations, statistics
@@ -33,9 +33,9 @@ class Rows(NamedTuple):
 
     inputs: NetworkInputs
     raw_action: Array
-    log_prob: Array
+    log_prob: PyTree  # an array; () where there is no policy
     distribution: PyTree
-    value: Array  # the critic's output, as the value loss compares it
+    value: PyTree  # the critic's output, as the value loss compares it
     advantage: PyTree  # an array; () where the loss computes it
     target: PyTree  # the same, as the value loss compares it
     weight: Array
@@ -55,6 +55,23 @@ def to_rows(config: Any, tree: PyTree) -> PyTree:
         return jnp.swapaxes(x, 1, 2).reshape(-1, length, *rest)
 
     return jax.tree.map(to_chunks, tree)
+
+
+def masked(config: Any, rows: Any) -> Rows:
+    """Replace what is not a transition by zeros before the network, since 0 times NaN is NaN in a gradient.
+
+    Inputs stay where a memory passes through them across the ends of episodes, and the flag that clears it everywhere.
+    """
+    weight = rows.weight
+
+    def replace(tree: PyTree) -> PyTree:
+        return struct.where(weight > 0, tree, jax.tree.map(jnp.zeros_like, tree))
+
+    inputs = rows.inputs
+    if not memories.crosses_ends(config):
+        inputs = replace(inputs)._replace(first=inputs.first, action_mask=inputs.action_mask)
+    replaced = replace(rows._replace(inputs=(), distribution=(), weight=()))
+    return replaced._replace(inputs=inputs, distribution=rows.distribution, weight=weight)
 
 
 def start_steps(config: Any, num_steps: int) -> tuple[int, ...]:
@@ -95,15 +112,25 @@ def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Any, Any]:
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.
     """
+
+    def unroll(memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, tuple[Any, Any]]:
+        after, *outputs = sequences.unroll(network, memory, inputs)
+        return after, (outputs[0], outputs[1])
+
+    batch, (distribution, value) = unrolled(unroll, batch)
+    return batch, distribution, value
+
+
+def unrolled(unroll: Callable[[PyTree, NetworkInputs], tuple[PyTree, Any]], batch: Rows) -> tuple[Rows, Any]:
+    """Run a network over a minibatch as `evaluate` does; `unroll` returns the memory after some steps, and outputs."""
     if not sequences.has_memory(batch.inputs):
-        return batch, *policy_and_value(network, batch.inputs.observation, batch.inputs.action_mask)
+        return batch, unroll(sequences.Memories(()), batch.inputs)[1]
     memory, burn_in, has_burn_in = batch.start
     if burn_in:
-        burned_in = sequences.unroll(network, memory, jax.tree.map(_time_first, burn_in)).after
+        burned_in, _ = unroll(memory, jax.tree.map(_time_first, burn_in))
         memory = struct.where(has_burn_in, jax.lax.stop_gradient(burned_in), memory)
     batch = jax.tree.map(_time_first, batch._replace(start=ChunkStart()))
-    unrolled = sequences.unroll(network, memory, batch.inputs)
-    return batch, unrolled.distribution, unrolled.value
+    return batch, unroll(memory, batch.inputs)[1]
 
 
 def without_unread(batch: Rows, distribution: Any) -> Rows:
@@ -131,13 +158,12 @@ class Minibatch(NamedTuple):
     epoch: Array
 
 
-def shuffled_rows(config: Any, rows: Rows, key: Array) -> Array:
+def shuffled_rows(rows: Rows, epochs: int, num_minibatches: int, key: Array) -> Array:
     """Draw an order of the rows for each epoch, uint32 [epochs, num_minibatches, size of a minibatch]."""
     num_rows = rows.weight.shape[0]
-    epochs = max(config.update_epochs, config.critic_update_epochs)
     permutation = jax.vmap(permutations.permutation, in_axes=(0, None))
     index = permutation(jax.random.split(key, epochs), num_rows).astype(jnp.uint32)
-    return index.reshape(epochs, config.num_minibatches, -1)
+    return index.reshape(epochs, num_minibatches, -1)
 
 
 def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array, epochs: Array) -> Minibatch:
@@ -145,11 +171,15 @@ def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array
 
     Their statistics are taken here for all at once, so that devices need not wait for each other at every step.
     """
-    advantage, weight = jax.tree.map(lambda x: x[index], (rows.advantage, rows.weight))
+    advantage = jax.tree.map(lambda x: x[index], rows.advantage)
     if config.norm_adv == "minibatch":
         standardise = jax.vmap(functools.partial(statistics.standardise, axis_name=axis))
-        advantage = jax.tree.map(lambda x: standardise(x, weight), advantage)  # () where the loss computes it
+        advantage = jax.tree.map(lambda x: standardise(x, rows.weight[index]), advantage)  # () in the loss
+    return Minibatch(index, advantage, total_weights(axis, rows, index), jnp.broadcast_to(epochs, len(index)))
+
+
+def total_weights(axis: tuple[str, ...], rows: Rows, index: Array) -> Array:
+    """Return the number of transitions of all devices in each of K minibatches of rows, index [K, size] -> [K]."""
+    weight = rows.weight[index]
     total = weight.sum(axis=tuple(range(1, weight.ndim)))
-    if axis:
-        total = jax.lax.psum(total, axis)
-    return Minibatch(index, advantage, total, jnp.broadcast_to(epochs, len(index)))
+    return jax.lax.psum(total, axis) if axis else total

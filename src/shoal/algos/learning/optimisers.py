@@ -26,25 +26,17 @@ DEFAULT_ARGUMENTS = ("eps=1e-5",)
 
 @struct.struct
 class OptimizerConfig:
-    """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
+    """Settings of the gradient steps, with one optimiser for all parameters."""
 
-    needs: ClassVar[Table] = {
-        "critic_optimizer_args": (Needs("critic_optimizer", other_than=("", None), such_as="adam"),),
-    }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("learning_rate",),
         "optimisation": ("lr_schedule", "max_grad_norm", "optimizer", "optimizer_args"),
-        "the critic's own optimisation": (
-            *("separate_updates", "critic_learning_rate", "critic_max_grad_norm"),
-            *("critic_optimizer", "critic_optimizer_args"),
-        ),
     }
 
     learning_rate: float = parameter(3e-4, above=0.0)
-    """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
-    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
-    """Keeps the step size constant, decreases it to 0 linearly or by a cosine, or adapts it to keep the KL at
-    desired_kl."""
+    """Sets the step size of the optimiser."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Keeps the step size constant, or decreases it to 0 linearly or by a cosine."""
     max_grad_norm: float = parameter(0.5, above=0.0, high=math.inf)
     """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf
     disables this."""
@@ -55,6 +47,36 @@ class OptimizerConfig:
     optimizer_numbers: Any = settings.keyed("optimizer_args")
     """Passes these arguments to the optimiser instead of those of optimizer_args; they are data, so that they may
     differ between the members of a population."""
+
+    def validate(self) -> None:
+        """Require that the optimiser exists, takes its arguments and can make a step.
+
+        Raises:
+          ShoalError: it does not.
+        """
+        check_optimizer(self.optimizer, self.optimizer_args, self.optimizer_numbers)
+
+
+@struct.struct
+class ActorCriticOptimizerConfig(OptimizerConfig):
+    """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
+
+    needs: ClassVar[Table] = {
+        "critic_optimizer_args": (Needs("critic_optimizer", other_than=("", None), such_as="adam"),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        **OptimizerConfig.groups,
+        "the critic's own optimisation": (
+            *("separate_updates", "critic_learning_rate", "critic_max_grad_norm"),
+            *("critic_optimizer", "critic_optimizer_args"),
+        ),
+    }
+
+    learning_rate: float = parameter(3e-4, above=0.0)
+    """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
+    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"  # type: ignore[assignment]
+    """Keeps the step size constant, decreases it to 0 linearly or by a cosine, or adapts it to keep the KL at
+    desired_kl."""
     separate_updates: bool = False
     """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
     critic_learning_rate: float | None = parameter(None, above=0.0)
@@ -68,7 +90,7 @@ class OptimizerConfig:
     critic_optimizer_numbers: Any = settings.keyed("critic_optimizer_args")
     """As optimizer_numbers, for the critic's optimiser; () takes the actor's where that is the critic's too."""
 
-    def with_critic_defaults(self) -> "OptimizerConfig":
+    def with_critic_defaults(self) -> "ActorCriticOptimizerConfig":
         """Replace each setting of the critic that is None by the actor's."""
         is_own = self.critic_optimizer is not None
         own_arguments: tuple[str, ...] = () if is_own else self.optimizer_args
@@ -94,7 +116,7 @@ class OptimizerConfig:
         Raises:
           ShoalError: an optimiser does not exist, does not take its arguments, or cannot be used.
         """
-        check_optimizer(self.optimizer, self.optimizer_args, self.optimizer_numbers)
+        OptimizerConfig.validate(self)
         critic = self.critic_optimizer or "", self.critic_optimizer_args or (), self.critic_optimizer_numbers
         if critic != (self.optimizer, self.optimizer_args, self.optimizer_numbers):
             check_optimizer(*critic)
@@ -233,7 +255,17 @@ ELEMENTWISE = frozenset(
 )
 
 
-def build(config: OptimizerConfig, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
+def build_for_all(config: OptimizerConfig, rate: Array | float) -> optax.GradientTransformation:
+    """Make the optimiser of all parameters, with its learning rate multiplied by `rate`; see `build`."""
+    optimizer = optimizer_named(
+        config.optimizer, config.optimizer_args, config.learning_rate * rate, config.optimizer_numbers
+    )
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
+
+
+def build(
+    config: ActorCriticOptimizerConfig, parts: Parts, rate: Array | float
+) -> optax.GradientTransformation:
     """Make the optimiser of a network's parts, with its learning rates multiplied by `rate`.
 
     It is made again inside each update from the traced learning rate, so that a schedule is data. Its state does not
@@ -272,7 +304,7 @@ def owner_of(path: tuple) -> str:
 
 
 def split_parameters(
-    config: OptimizerConfig, network: PyTree, *, is_split: bool
+    config: OptimizerConfig, network: PyTree, *, is_split: bool = False
 ) -> tuple[Parts, Callable[[Parts], PyTree]]:
     """Split a network's parameters into those of actor and critic; return also the function that merges them.
 
@@ -291,7 +323,7 @@ def split_parameters(
             f"the network {type(network).__name__} has no attribute 'critic', by which separate_updates and target_kl "
             "find the critic's parameters; name it so, or set neither."
         )
-    optimizer_names = {"actor": config.optimizer, "critic": config.critic_optimizer}
+    optimizer_names = {"actor": config.optimizer, "critic": getattr(config, "critic_optimizer", None)}
     parts: Parts = {}
     restore: dict[str, Callable[[Any], Any]] = {}
     for name in dict.fromkeys(owners):

@@ -158,6 +158,15 @@ def num_gradient_steps(config: ReplayConfig, updates: Array, rollout_steps: int)
     return (config.gradient_steps * count).astype(jnp.int32)
 
 
+def has_started(config: ReplayConfig, ring: StoredSteps, written: Array, num_envs: int) -> Array:
+    """Report whether the rings hold `learning_starts` steps, which those of a resumed run need not.
+
+    Args:
+      num_envs: of all groups together, worlds where there are several agents.
+    """
+    return jnp.minimum(written, ring.last.shape[1] - 1) * num_envs >= config.learning_starts
+
+
 def empty_ring(step: StoredSteps, num_envs: int, num_rows: int) -> StoredSteps:
     """Make rings of zeros [N, C, ...]; `step` is one time-step, of arrays or their shapes and dtypes."""
     return jax.tree.map(lambda x: jnp.zeros((num_envs, num_rows, *x.shape), x.dtype), step)

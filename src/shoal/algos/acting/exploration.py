@@ -1,0 +1,82 @@
+"""Acting by the values of actions: the best one, or while training a random one now and then, or noisy weights.
+
+The probability of a random action decreases while a run trains. Each environment draws for itself.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+
+from shoal.config import struct
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
+from shoal.nets.noisy import has_noise, with_noise
+from shoal.ops import statistics
+from shoal.ops.distributions import EpsilonGreedy
+from shoal.types import Array, Clock, Learner, PyTree
+
+
+@struct.struct
+class ExplorationConfig:
+    """Settings of random actions; the names are CleanRL's."""
+
+    needs: ClassVar[Table] = dict.fromkeys(
+        ("start_e", "end_e", "exploration_fraction"), (Needs("noisy", (False,)),)
+    )
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "exploration": ("start_e", "end_e", "exploration_fraction"),
+    }
+
+    start_e: float = parameter(1.0, low=0.0, high=1.0)
+    """Takes a random action with this probability at the start of training."""
+    end_e: float = parameter(0.05, low=0.0, high=1.0)
+    """Takes a random action with this probability after exploration_fraction of the training."""
+    exploration_fraction: float = parameter(0.5, low=0.0, high=1.0)
+    """Changes the probability of a random action linearly over this share of the training."""
+
+
+def epsilon(config: ExplorationConfig, progress: Array) -> Array:
+    """Compute the probability of a random action at `progress` in [0, 1] of the run."""
+    fraction = jnp.asarray(config.exploration_fraction, jnp.float32)
+    share = jnp.where(progress < fraction, progress / jnp.where(fraction > 0, fraction, 1.0), 1.0)
+    return config.start_e + share * (config.end_e - config.start_e)
+
+
+class ActingPolicy(NamedTuple):
+    """The part of the learner that acting needs."""
+
+    network: PyTree
+    observation: statistics.RunningMoments | None
+    epsilon: PyTree = ()  # the probability of a random action, []; () where only the best action is taken
+
+
+def policy_of(learner: Learner, clock: Clock) -> ActingPolicy:
+    """Return what acts by the best actions of `shared.network`; it is evaluated and saved."""
+    return ActingPolicy(learner.shared.network, learner.shared.observation)
+
+
+def behaviour(config: Any, learner: Learner, clock: Clock) -> ActingPolicy:
+    """Return the policy that collects transitions: with random actions, or with the noise of noisy layers."""
+    is_noisy = has_noise(learner.shared.network)
+    probability = jnp.zeros(()) if is_noisy else epsilon(config.exploration, clock.progress)
+    return policy_of(learner, clock)._replace(epsilon=probability)
+
+
+def network_of(policy: ActingPolicy, key: Array, *, greedy: bool) -> PyTree:
+    """Return the network that acts at one step: with a draw of its noise, if it has any and explores."""
+    return with_noise(policy.network, key) if _explores(policy, greedy) else policy.network
+
+
+def choose(
+    policy: ActingPolicy, values: Array, mask: Array | None, key: Array, *, greedy: bool
+) -> tuple[Array, EpsilonGreedy]:
+    """Choose actions by their values [N, A]; return also the distribution that they are from."""
+    if not _explores(policy, greedy):
+        distribution = EpsilonGreedy(values, 0.0, mask)
+        return distribution.mode(), distribution
+    distribution = EpsilonGreedy(values, policy.epsilon, mask)
+    return distribution.sample(key), distribution
+
+
+def _explores(policy: ActingPolicy, greedy: bool) -> bool:
+    return not (greedy or isinstance(policy.epsilon, tuple))

@@ -1,0 +1,331 @@
+"""Deep Q-learning from a replay (Mnih et al. 2015, "Human-level control through deep reinforcement learning").
+
+From top to bottom: the learner, how it acts, the update, a gradient step, and the targets of a batch. The settings are
+in `dqn_config.py`, the replay in `learning/replay.py`, the losses in `learning/action_values.py`. C51 and QR-DQN are
+this algorithm with another `values` of the network.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from shoal.algos.acting import exploration, normalisation
+from shoal.algos.acting.exploration import ActingPolicy
+from shoal.algos.dqn_config import DQNConfig
+from shoal.algos.learning import action_values, metric_means, optimisers, replay
+from shoal.algos.learning.action_values import Transitions, legal
+from shoal.algos.learning.replay import StoredSteps, Window
+from shoal.config import struct
+from shoal.nets.noisy import with_noise
+from shoal.nets.q_networks import expected_values
+from shoal.nets.targets import make_target, polyak
+from shoal.ops import statistics
+from shoal.types import (
+    Algorithm,
+    Array,
+    Checks,
+    Clock,
+    EnvSpec,
+    Keys,
+    Learner,
+    Mean,
+    Metrics,
+    PyTree,
+    TimeStep,
+    Trajectory,
+    for_actor,
+    spaces,
+    transitions,
+)
+from shoal.xla.chunked_gradients import mean_gradient
+from shoal.xla.loop_counts import largest_count
+
+
+class Shared(NamedTuple):
+    """The learned state of DQN; the same on every device. `Learner.local` is the replay."""
+
+    network: PyTree
+    target: PyTree  # the network from which targets are computed
+    optimizer: PyTree
+    observation: statistics.RunningMoments | None  # with norm_obs
+    written: Array  # how many steps each ring has been given (`replay.write`), int32
+    since_target: Array  # environment steps times gradient_steps since the target network was moved, int32
+
+
+def dqn(config: DQNConfig, spec: EnvSpec, axis: tuple[str, ...] = (), streams: int = 1) -> Algorithm:
+    """DQN's functions for one agent; `config` may hold traced numbers.
+
+    Args:
+      streams: the agents of each world that are streams of this algorithm (`shoal.types.agent_axis`).
+    """
+    warms_up = config.norm_obs and config.obs_norm_warmup_steps
+    return Algorithm(
+        functools.partial(init, config, spec, axis, streams),
+        lambda batch_shape: (),
+        exploration.policy_of,
+        functools.partial(act, config),
+        functools.partial(update, config, spec, axis, streams),
+        inherit,
+        functools.partial(exploration.behaviour, config),
+        warm_up=functools.partial(normalisation.warm_up, axis) if warms_up else None,
+        warm_up_steps=config.obs_norm_warmup_steps,
+        without_replay=without_replay,
+    )
+
+
+def init(
+    config: DQNConfig, spec: EnvSpec, axis: tuple[str, ...], streams: int, key: Array, num_envs: int
+) -> Learner:
+    """Make a learner with a new network and an empty replay, for streams of one group."""
+    network = config.network.build(spec.of_actor, key)
+    parts, _ = optimisers.split_parameters(config.optimization, network)
+    shared = Shared(
+        network=network,
+        target=make_target(network),
+        optimizer=optimisers.build_for_all(config.optimization, 0.0).init(parts),
+        observation=normalisation.initial_moments(config, spec.of_actor),
+        written=jnp.zeros((), jnp.int32),
+        since_target=jnp.zeros((), jnp.int32),
+    )
+    num_rows = config.replay.num_rows(num_envs // streams * _num_groups(axis))
+    return Learner(shared, replay.empty_ring(_one_step(config, spec.of_actor), num_envs, num_rows))
+
+
+def act(
+    config: DQNConfig,
+    policy: ActingPolicy,
+    memory: tuple[()],
+    timestep: TimeStep,
+    key: Array,
+    *,
+    greedy: bool = False,
+) -> tuple[tuple[()], Array, PyTree]:
+    """Act at one step of N environments; return also the log-probability of the action, where the replay keeps it."""
+    noise_key, action_key = jax.random.split(key)
+    network = exploration.network_of(policy, noise_key, greedy=greedy)
+    observation = normalisation.normalise(config, policy.observation, timestep.observation)
+    values = expected_values(config.network, network.values(observation))
+    action, distribution = exploration.choose(policy, values, timestep.action_mask, action_key, greedy=greedy)
+    return (), action, distribution.log_prob(action) if _keeps_log_prob(config) else ()
+
+
+def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
+    """Take over another run's network and normaliser; the replay begins empty.
+
+    Raises:
+      ShoalError: the networks or the normalisers differ; names the first entry that does.
+    """
+    shared = struct.with_saved_parts(learner.shared, saved, ("network", "observation"))
+    return learner._replace(shared=shared._replace(target=make_target(shared.network)))
+
+
+def without_replay(learner: Learner) -> Learner:
+    """Return the learner with an empty replay, which the next rollouts fill before it learns again."""
+    shared = learner.shared._replace(written=jnp.zeros_like(learner.shared.written))
+    return Learner(shared, jax.tree.map(jnp.zeros_like, learner.local))
+
+
+METRICS = ("q_loss", "q_mean", "grad_norm")  # of each gradient step, in this order
+
+
+class GradientState(NamedTuple):
+    """The state that a gradient step changes."""
+
+    parts: optimisers.Parts
+    target: optimisers.Parts
+    optimizer: PyTree
+    since_target: Array
+    sums: Array  # of METRICS
+
+
+def update(
+    config: DQNConfig,
+    spec: EnvSpec,
+    axis: tuple[str, ...],
+    streams: int,
+    learner: Learner,
+    trajectory: Trajectory,
+    keys: Keys,
+    clock: Clock,
+) -> tuple[Learner, Metrics, Checks]:
+    """Write a rollout into the replay, and make the gradient steps that are due on batches from it."""
+    shared, weight = learner.shared, transitions(trajectory).weight
+    trajectory = trajectory._replace(timesteps=for_actor(trajectory.timesteps, spec))
+    steps = replay.stored_steps(trajectory)
+    steps = steps._replace(alive=None, action_mask=_all_masks(spec, steps.last, steps.action_mask))
+    ring, written = replay.write(learner.local, shared.written, steps)
+    before = jax.tree.map(lambda x: x[:-1], steps.observation)
+    shared = shared._replace(
+        written=written, observation=normalisation.observe(shared.observation, before, weight, axis)
+    )
+    num_worlds = weight.shape[1] // streams * _num_groups(axis)
+    due = replay.num_gradient_steps(config.replay, clock.updates, num_worlds * len(weight))
+    count = largest_count(jnp.where(replay.has_started(config.replay, ring, written, num_worlds), due, 0))
+
+    rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
+    parts, merge = optimisers.split_parameters(config.optimization, shared.network)
+    target, _ = optimisers.split_parameters(config.optimization, shared.target)
+    optimizer = optimisers.build_for_all(config.optimization, rate)
+    step = functools.partial(gradient_step, config, axis, shared.observation, optimizer, merge)
+    state = GradientState(
+        parts, target, shared.optimizer, shared.since_target, jnp.zeros(len(METRICS), jnp.float32)
+    )
+    state = jax.lax.fori_loop(0, count, functools.partial(step, ring, written, keys), state)
+
+    shared = shared._replace(
+        network=merge(state.parts),
+        target=merge(state.target),
+        optimizer=state.optimizer,
+        since_target=state.since_target,
+    )
+    sums = dict(zip(METRICS, state.sums, strict=True))
+    metrics = {name: Mean(x, count.astype(jnp.float32)) for name, x in sums.items()} | {
+        "gradient_steps": metric_means.scalar_mean(count),
+        "epsilon": metric_means.scalar_mean(exploration.epsilon(config.exploration, clock.progress)),
+        "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
+    }
+    checks = {"loss": ~jnp.isfinite(sums["q_loss"]), "gradient": ~jnp.isfinite(sums["grad_norm"])}
+    return Learner(shared, ring), metrics, checks
+
+
+def gradient_step(
+    config: DQNConfig,
+    axis: tuple[str, ...],
+    moments: statistics.RunningMoments | None,
+    optimizer: optax.GradientTransformation,
+    merge: Callable[[optimisers.Parts], PyTree],
+    ring: StoredSteps,
+    written: Array,
+    keys: Keys,
+    index: Array,
+    state: GradientState,
+) -> GradientState:
+    """Make one gradient step on a batch from the replay, and move the target network if that is due."""
+    sample_key = jax.random.fold_in(keys.local, index)
+    noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(keys.shared, index), 3)
+    batch_size = config.replay.batch_size // _num_groups(axis)
+    window = replay.sample(sample_key, ring, written, batch_size, config.replay.n_step)
+    observation, batch = make_batch(
+        config,
+        moments,
+        with_noise(merge(state.parts), selector_key),
+        with_noise(merge(state.target), target_key),
+        ring,
+        window,
+    )
+
+    def loss(network: PyTree, rows: tuple[PyTree, Transitions]) -> tuple[Array, tuple[Array, Array]]:
+        observation, batch = rows
+        output = with_noise(network, noise_key).values(observation)
+        losses = action_values.loss(config, output, batch)
+        values = expected_values(config.network, output)
+        chosen = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
+        return losses, (losses, jnp.where(batch.weight > 0, chosen, 0.0))
+
+    weight = jnp.sum(batch.weight)
+    gradient, means = mean_gradient(
+        loss,
+        merge,
+        state.parts,
+        (observation, batch),
+        weight=jax.lax.psum(weight, axis) if axis else weight,
+        num_chunks=1,
+        axis=axis,
+    )
+    updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
+    parts = optax.apply_updates(state.parts, updates)
+
+    # Environment steps between two gradient steps and between two moves of the target, both times gradient_steps.
+    since_target = state.since_target + config.replay.train_frequency
+    period = config.target_network_frequency * config.replay.gradient_steps
+    share = 1.0 - (1.0 - config.tau) ** (since_target // period).astype(jnp.float32)  # 0 where none is due
+    target = polyak(state.target, parts, share)
+    sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
+    return GradientState(parts, target, opt_state, since_target % period, sums)
+
+
+def make_batch(
+    config: DQNConfig,
+    moments: statistics.RunningMoments | None,
+    network: PyTree,
+    target_network: PyTree,
+    ring: StoredSteps,
+    window: Window,
+) -> tuple[PyTree, Transitions]:
+    """Return the observations at the windows' starts, [B, ...], and the targets of the actions taken there.
+
+    No gradient passes through these. Where there is no transition observations are zeros, since anything may be there,
+    and 0 times NaN is NaN in a gradient.
+    """
+
+    def values_at(steps: StoredSteps) -> tuple[Any, Array]:
+        """Return the target network's output, and the values by which an action would be chosen."""
+        observation = normalisation.normalise(config, moments, steps.observation)
+        output = target_network.values(observation)
+        selector = network.values(observation) if config.double else output
+        return output, legal(expected_values(config.network, selector), steps.action_mask)
+
+    window = window._replace(reward=config.reward_scale * window.reward)
+    start = replay.steps_at(ring, window, 0)
+    weight = window.weight[0]
+    observation = struct.where(weight > 0, start.observation, jax.tree.map(jnp.zeros_like, start.observation))
+    observation = normalisation.normalise(config, moments, observation)
+    if config.multistep != "n_step":
+        steps = replay.steps_at(ring, window, 1 + jnp.arange(len(window.reward))[:, None])
+        output, selector = values_at(steps)
+        reward = action_values.multistep_return(
+            config,
+            action_values.Steps(
+                reward=window.reward,
+                discount=config.gamma * window.discount,
+                last=window.last,
+                weight=window.weight,
+                value=legal(expected_values(config.network, output), steps.action_mask),
+                selector=selector,
+                action=steps.action,
+                probability=jnp.exp(steps.extras) if _keeps_log_prob(config) else (),
+            ),
+        )
+        end = jax.tree.map(lambda x: x[0], (output, selector))  # not read: the return is complete
+        return observation, Transitions(start.action, reward, jnp.zeros_like(weight), weight, *end)
+    returns = replay.n_step_return(window, config.gamma)
+    end = replay.steps_at(ring, window, returns.steps)
+    output, selector = values_at(end)
+    acting: Any = ()
+    if config.munchausen:
+        output = legal(output, end.action_mask)
+        acting = legal(target_network.values(observation), start.action_mask)
+    return observation, Transitions(
+        start.action, returns.reward, returns.discount, returns.weight, output, selector, acting
+    )
+
+
+def _keeps_log_prob(config: DQNConfig) -> bool:
+    return config.multistep == "retrace"
+
+
+def _num_groups(axis: tuple[str, ...]) -> int:
+    """Return the number of groups of environments that train one network together."""
+    return jax.lax.axis_size(axis) if axis else 1
+
+
+def _one_step(config: DQNConfig, spec: EnvSpec) -> StoredSteps:
+    """Return a time-step of zeros as the replay keeps it."""
+    number, flag = jnp.zeros(()), jnp.zeros((), bool)
+    return StoredSteps(
+        spaces.zeros(spec.observation_space),
+        spaces.zeros(spec.action_space),
+        *(number, number, flag, _all_masks(spec, flag, None), None),
+        number if _keeps_log_prob(config) else (),
+    )
+
+
+def _all_masks(spec: EnvSpec, last: Array, mask: Array | None) -> Array:
+    """Return the mask of each time-step, [..., A]; whether an environment has masks, its spec does not say."""
+    if mask is not None:
+        return mask
+    return jnp.ones((*last.shape, spec.action_space.n), bool)  # type: ignore[union-attr]

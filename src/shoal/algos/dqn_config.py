@@ -1,0 +1,140 @@
+"""The settings of DQN and of its distributional forms; `dqn.py` has the algorithm."""
+
+import math
+from typing import Any, ClassVar, Literal
+
+from shoal.algos import checks
+from shoal.algos.acting.exploration import ExplorationConfig
+from shoal.algos.acting.normalisation import NormalisationConfig
+from shoal.algos.agents.agents_config import AgentsConfig
+from shoal.algos.learning.optimisers import OptimizerConfig
+from shoal.algos.learning.replay import ReplayConfig
+from shoal.config import settings, struct
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
+from shoal.nets import networks, q_networks
+from shoal.nets.q_networks import QNetworkConfig
+from shoal.types import Algorithm, EnvSpec
+
+
+@struct.struct
+class DQNConfig(NormalisationConfig):
+    """Hyper-parameters of DQN (Mnih et al. 2015); the names and most defaults are CleanRL's."""
+
+    run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 8, "num_steps": 10}
+    needs: ClassVar[Table] = {
+        **NormalisationConfig.needs,
+        "huber_delta": (Needs("huber", (True,)),),
+        **dict.fromkeys(
+            ("munchausen_temperature", "munchausen_alpha", "munchausen_lowest"),
+            (Needs("munchausen", (True,)),),
+        ),
+        "q_lambda": (Needs("multistep", other_than=("n_step",), such_as="retrace"),),
+        "huber": (Needs("values", ("expected", "quantile")),),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": (
+            *("learning_rate", "gamma", "buffer_size", "batch_size", "learning_starts", "train_frequency"),
+            *("target_network_frequency", "n_step", "double"),
+        ),
+        "targets": (
+            *("tau", "multistep", "q_lambda", "huber", "huber_delta"),
+            *("munchausen", "munchausen_temperature", "munchausen_alpha", "munchausen_lowest"),
+        ),
+        "normalisation": (
+            *("norm_obs", "reward_scale", "obs_norm_entries"),
+            *("obs_norm_min_deviation", "obs_norm_max_deviation", "obs_norm_warmup_steps"),
+            *("obs_clip", "obs_clip_entries"),
+        ),
+        "network": ("network",),
+    }
+
+    optimization: OptimizerConfig = OptimizerConfig(
+        learning_rate=2.5e-4, max_grad_norm=math.inf, optimizer_args=("eps=1e-8",)
+    )
+    """Holds the settings of gradient steps."""
+    network: networks.NetworkSettings = settings.chosen(
+        QNetworkConfig(), q_networks.choose, q_networks.name_of
+    )
+    """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
+    replay: ReplayConfig = ReplayConfig()
+    """Holds the settings of the replay."""
+    exploration: ExplorationConfig = ExplorationConfig()
+    """Holds the settings of random actions."""
+    agents: AgentsConfig = AgentsConfig()
+    """Holds the settings of several agents."""
+    gamma: float = parameter(0.99, low=0.0, high=1.0)
+    """Discounts rewards by this factor per step."""
+    target_network_frequency: int = parameter(500, low=1, high=100_000)
+    """Moves the target network once in this many environment steps, of all environments together."""
+    tau: float = parameter(1.0, above=0.0, high=1.0)
+    """Moves the target network this far towards the one that learns; 1 makes it a copy."""
+    double: bool = False
+    """Chooses the next action by the network that learns, and takes its value from the target network."""
+    multistep: Literal["n_step", "retrace", "tree_backup", "q_lambda_watkins", "uncorrected"] = "n_step"
+    """Sums the rewards of n_step steps whatever the actions were; or corrects for those that were not greedy by
+    Retrace, Tree-Backup or Watkins' Q(λ); or adds their TD errors without correction (Harutyunyan's Q(λ))."""
+    q_lambda: float = parameter(1.0, low=0.0, high=1.0)
+    """Multiplies the traces of multistep by this for each step."""
+    huber: bool = False
+    """Makes the loss linear for errors beyond huber_delta; of quantiles, squared for errors within it."""
+    huber_delta: float = parameter(1.0, above=0.0)
+    """Makes the loss linear for errors beyond this (huber)."""
+    munchausen: bool = False
+    """Adds the scaled logarithm of the softmax policy to the reward, and takes soft values."""
+    munchausen_temperature: float = parameter(0.03, above=0.0)
+    """Sets the temperature of the softmax policy (munchausen)."""
+    munchausen_alpha: float = parameter(0.9, low=0.0, high=1.0)
+    """Multiplies the logarithm that is added to the reward by this (munchausen)."""
+    munchausen_lowest: float = parameter(-1.0, high=0.0)
+    """Adds at least this logarithm, times the temperature, to the reward (munchausen)."""
+
+    def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
+        """Return DQN's functions for an environment; gradients and statistics are reduced over `axis`."""
+        from shoal.algos.dqn import dqn  # noqa: PLC0415 (it imports this class)
+
+        if spec.num_agents == 1:
+            return dqn(self, spec, axis)
+        return self.agents.algorithm(lambda of_agent, size: dqn(self, of_agent, axis, size), spec)
+
+    def acts_alike(self, spec: EnvSpec, other: EnvSpec) -> bool:
+        """Report whether a policy of one world can act in another, with more or fewer agents."""
+        return self.agents.acts_alike(spec, other)
+
+    def validate(self, spec: EnvSpec, num_envs: int, num_steps: int, groups: int = 1) -> None:
+        """Require that the settings can work; the error names the first that cannot."""
+        settings.check_fields(self)
+        if spec.num_agents > 1:
+            self.agents.validate(spec, num_envs)
+            spec = self.agents.view(spec).spec_of_agent
+        checks.check_action_values(self, spec, "dqn")
+        checks.check_dqn(self)
+        self.replay.validate(num_envs * groups, num_steps)
+        if groups > 1:
+            checks.check_divides("env_groups", groups, "batch_size", self.replay.batch_size)
+
+
+@struct.struct
+class C51Config(DQNConfig):
+    """DQN on distributions of returns (Bellemare et al. 2017). Only the defaults differ, and are CleanRL's."""
+
+    optimization: OptimizerConfig = OptimizerConfig(
+        learning_rate=2.5e-4, max_grad_norm=math.inf, optimizer_args=("eps=7.8125e-5",)
+    )
+    """Holds the settings of gradient steps; Adam's eps is 0.01 divided by the batch_size."""
+    network: networks.NetworkSettings = settings.chosen(
+        QNetworkConfig(values="categorical"), q_networks.choose, q_networks.name_of
+    )
+    """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
+
+
+@struct.struct
+class QRDQNConfig(DQNConfig):
+    """DQN on quantiles of returns (Dabney et al. 2017). Only the defaults differ."""
+
+    network: networks.NetworkSettings = settings.chosen(
+        QNetworkConfig(values="quantile"), q_networks.choose, q_networks.name_of
+    )
+    """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
+    huber: bool = True
+    """Makes the loss linear for errors beyond huber_delta, and squared within it; False: linear for all."""

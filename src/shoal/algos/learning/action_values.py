@@ -1,0 +1,125 @@
+"""Losses of action values on transitions of a replay: the three kinds of predictions, and returns of several steps.
+
+Outputs of a network are as `shoal.nets.q_networks` describes them: values [..., A], distributions of them, or their
+quantiles [..., A, m].
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.ops import distributional, off_policy, q_losses, value_losses
+from shoal.types import Array
+
+ILLEGAL = -1e9  # the value of an illegal action where the best one is chosen
+
+
+class Transitions(NamedTuple):
+    """Transitions of one or several steps, of a batch [B]."""
+
+    action: Array
+    reward: Array  # of all steps, discounted
+    discount: Array  # of the value that is bootstrapped: 0 where the episode terminated
+    weight: Array  # 0 where there is no transition
+    output: Any  # the target network's at the end, [B, A, ...]
+    selector: Array  # values at the end by which the next action is chosen, [B, A]
+    acting: Array | tuple[()] = ()  # the target network's values at the start, [B, A]; for munchausen
+
+
+def legal(values: Array, mask: Array | None) -> Array:
+    """Return values of actions with those of illegal ones so low that none is the best."""
+    return values if mask is None else jnp.where(mask, values, ILLEGAL)
+
+
+def loss(config: Any, output: Any, batch: Transitions) -> Array:
+    """Compute the loss of each transition [B] for the network's output at its start; 0 where the weight is 0.
+
+    For expected values this is half the squared TD error, or Huber's; for a distribution the cross-entropy with the
+    projected distribution of the target (C51); for quantiles their regression (QR-DQN).
+    """
+    transition, end = (batch.action, batch.reward, batch.discount), (batch.output, batch.selector)
+    kind, delta = getattr(config.network, "values", "expected"), config.huber_delta
+    if kind == "categorical":
+        atoms = jax.lax.stop_gradient(output.atoms[..., 0, :])  # the same of all actions
+        return distributional.categorical_double_q_learning(
+            atoms, output.logits, *transition, atoms, batch.output.logits, batch.selector, batch.weight
+        )
+    if kind == "quantile":
+        fractions = distributional.quantile_fractions(output.shape[-1])
+        return distributional.quantile_double_q_learning(
+            output, fractions, *transition, *end, batch.weight, delta=delta if config.huber else 0.0
+        )
+    if config.munchausen:
+        error = q_losses.munchausen_q_learning(
+            output,
+            *transition,
+            batch.output,
+            batch.acting,  # type: ignore[arg-type]
+            batch.weight,
+            temperature=config.munchausen_temperature,
+            alpha=config.munchausen_alpha,
+            lowest=config.munchausen_lowest,
+        )
+    else:
+        error = q_losses.double_q_learning(output, *transition, *end, batch.weight)
+    return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
+
+
+class Steps(NamedTuple):
+    """The n steps of windows, and what follows each; [n, B] or [n, B, A]."""
+
+    reward: Array
+    discount: Array  # gamma times the environment's
+    last: Array
+    weight: Array
+    value: Array  # the target network's after each step, of all actions
+    selector: Array  # by which the next action would be chosen
+    action: Array  # that was taken there
+    probability: Array | tuple[()]  # with which it was taken
+
+
+def _greedy(steps: Steps) -> Array:
+    best = jnp.argmax(steps.selector, axis=-1)
+    return jax.nn.one_hot(best, steps.selector.shape[-1], dtype=steps.value.dtype)
+
+
+def _retrace(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+    return off_policy.retrace, (steps.value, steps.action, _greedy(steps), steps.probability)
+
+
+def _tree_backup(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+    return off_policy.tree_backup, (steps.value, steps.action, _greedy(steps))
+
+
+def _watkins(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+    return off_policy.q_lambda_watkins, (steps.value, steps.action)
+
+
+def _uncorrected(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+    function = off_policy.general_off_policy_returns_from_action_values
+    return function, (steps.value, steps.action, _greedy(steps), jnp.ones_like(steps.reward))
+
+
+RETURNS = {
+    "retrace": _retrace,
+    "tree_backup": _tree_backup,
+    "q_lambda_watkins": _watkins,
+    "uncorrected": _uncorrected,
+}
+
+
+def multistep_return(config: Any, steps: Steps) -> Array:
+    """Compute the target of the first action of each window, [B], with traces that `config.multistep` chooses.
+
+    The target policy is greedy by `selector`; Watkins' compares the values themselves. `config.q_lambda` multiplies all
+    traces. A window that ends early, at the end of its episode or at the newest time-step, is bootstrapped there.
+    """
+    function, values = RETURNS[config.multistep](steps)
+
+    def of_stream(weight: Array, *arguments: Array) -> Array:
+        return function(*arguments, lambda_=config.q_lambda, w_tm1=weight)
+
+    arguments = (steps.weight, steps.reward, steps.discount, steps.last, *values)
+    return jax.vmap(of_stream, in_axes=1, out_axes=1)(*arguments)[0]

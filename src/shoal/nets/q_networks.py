@@ -1,0 +1,247 @@
+"""Networks of action values, and their settings: a torso, perhaps a recurrent core, and a head.
+
+A network of action values has one method, `values(observation)`: observations with leading axes [...] to the values of
+n actions, [..., n]; for Shoal's own this may be a distribution of each value, or its quantiles, [..., n, m]. One with a
+memory is a sequence module (`shoal.nets.memory.sequences`) whose outputs these are. Every array in it is a parameter.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from shoal.base.errors import ShoalError
+from shoal.base.imports import import_name
+from shoal.config import struct
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs, Table
+from shoal.config.struct import parameter
+from shoal.nets import torsos
+from shoal.nets.composition import Chain
+from shoal.nets.headed import Headed
+from shoal.nets.memory.recurrent import Carry, RecurrentTorso
+from shoal.nets.memory.sequences import NetworkInputs, has_memory
+from shoal.nets.network_check import check_action_values, check_torsos
+from shoal.nets.networks import ClassOfNetworks, NetworkSettings
+from shoal.nets.noisy import NoisyMLP
+from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
+from shoal.nets.torso_config import CORE_SETTINGS, CoreConfig
+from shoal.nets.value_heads import expectation
+from shoal.types import Array, EnvSpec, PyTree
+
+OWN = "shoal.nets.q_networks:QNetwork"
+_CATEGORICAL = Needs("values", ("categorical",))
+
+
+@struct.struct
+class QNetworkConfig(CoreConfig):
+    """The settings of Shoal's own network of action values."""
+
+    needs: ClassVar[Table] = {
+        **CoreConfig.needs,
+        **dict.fromkeys(("num_atoms", "v_min", "v_max"), (_CATEGORICAL,)),
+        "num_quantiles": (Needs("values", ("quantile",)),),
+        "noisy_sigma": (Needs("noisy", (True,)),),
+        **dict.fromkeys(("initialiser", "head_initialiser"), (Needs("noisy", (False,)),)),
+    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "most used": ("hidden_sizes", "core"),
+        "network": (
+            *("values", "num_atoms", "v_min", "v_max", "num_quantiles", "dueling", "noisy", "noisy_sigma"),
+            *(
+                "activation",
+                "layer_norm",
+                "encoder",
+                "encoder_channels",
+                "encoder_kernels",
+                "encoder_strides",
+            ),
+            *("encoder_padding", "encoder_embedding", "encoder_blocks", "encoder_features", "encoder_heads"),
+            *("encoder_activation", "encoder_layer_norm", "channels_first"),
+            *("initialiser", "hidden_scale", "head_initialiser", "value_scale"),
+        ),
+        "memory": CORE_SETTINGS,
+    }
+
+    hidden_sizes: tuple[int, ...] = (120, 84)
+    """Gives the network hidden layers of these widths."""
+    activation: str = "relu"
+    """Applies this activation, by its name, after each hidden layer."""
+    values: Literal["expected", "categorical", "quantile"] = "expected"
+    """Predicts of each action its expected return, the distribution of the return over fixed numbers (C51), or
+    quantiles of the return (QR-DQN)."""
+    num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX)
+    """Predicts distributions over this many numbers from v_min to v_max (values categorical)."""
+    v_min: float = parameter(-100.0, static=True)
+    """Sets the lowest return that a distribution may have (values categorical)."""
+    v_max: float = parameter(100.0, static=True)
+    """Sets the highest return that a distribution may have (values categorical)."""
+    num_quantiles: int = parameter(200, low=1, high=LARGEST_INDEX)
+    """Predicts this many quantiles of each return (values quantile)."""
+    dueling: bool = False
+    """Predicts the value of a state and advantages of the actions, of which each action's value is made."""
+    noisy: bool = False
+    """Makes the layers after the encoder noisy, with learned deviations of the weights, in place of random actions."""
+    noisy_sigma: float = parameter(0.5, above=0.0, static=True)
+    """Starts the deviations of noisy weights with this, divided by the root of the number of inputs (noisy)."""
+    value_scale: float = parameter(1.0, above=0.0, static=True)
+    """Scales the initial weights of the last layer by this."""
+
+    def build(self, spec: EnvSpec, key: Array) -> "QNetwork | RecurrentQNetwork":
+        """Build a new network for an environment of discrete actions."""
+        return (RecurrentQNetwork if self.has_memory else QNetwork)(spec, self, key=key)
+
+    def head(self, num_actions: int) -> Any:
+        """Make the head for the values of this many actions."""
+        if self.values == "categorical":
+            return DistributionalQHead(
+                num_actions, self.v_min, self.v_max, self.num_atoms, dueling=self.dueling
+            )
+        if self.values == "quantile":
+            return QuantileQHead(num_actions, self.num_quantiles, dueling=self.dueling)
+        return DuelingQHead(num_actions) if self.dueling else QHead(num_actions)
+
+    def validate(self) -> None:
+        """Require that the settings fit each other.
+
+        Raises:
+          ShoalError: the first that does not.
+        """
+        CoreConfig.validate(self)
+        if self.values == "categorical" and not self.v_min < self.v_max:
+            raise ShoalError(
+                f"v_min={self.v_min:g} is not below v_max={self.v_max:g}; the returns to be learned lie between them, "
+                "such as v_min=-100 and v_max=100."
+            )
+
+
+def _layers(
+    config: QNetworkConfig, spec: EnvSpec, in_features: int, sizes: tuple[int, ...], key: Array
+) -> Any:
+    """Make the layers from features to the values of actions, noisy ones if so configured."""
+    head = config.head(spec.action_space.n)  # type: ignore[union-attr]
+    if config.noisy:
+        scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
+        style = dict(activation=config.activation, layer_norm=config.layer_norm)
+        return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=key, **scales, **style), head)  # type: ignore[arg-type]
+    return Headed(
+        head,
+        in_features,
+        sizes,
+        scale=config.value_scale,
+        activation=config.activation,
+        layer_norm=config.layer_norm,
+        hidden_scale=config.hidden_scale,
+        initialiser=config.initialiser,
+        out_initialiser=config.head_initialiser,
+        key=key,
+    )
+
+
+def _style(config: QNetworkConfig) -> dict[str, Any]:
+    """Return the style of the encoder, as `torsos.build` takes it."""
+    names = {"activation": "activation", "layer_norm": "layer_norm", "initialiser": "initialiser"}
+    return {name: getattr(config, field) for name, field in names.items()} | {"scale": config.hidden_scale}
+
+
+class QNetwork(nnx.Module):
+    """Encoder, layers and head: observations to values of actions.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
+    """
+
+    def __init__(self, spec: EnvSpec, config: QNetworkConfig | None = None, *, key: Array):
+        config = config or QNetworkConfig()
+        encoder_key, layers_key = jax.random.split(key)
+        self.encoder = torsos.build(
+            spec.observation_space, config.encoder, config.encoder_layers, key=encoder_key, **_style(config)
+        )
+        self.layers = _layers(config, spec, self.encoder.num_features, config.hidden_sizes, layers_key)
+
+    def values(self, observation: PyTree) -> Any:
+        """Map observations with leading axes [...] to values of actions, [..., n]."""
+        return self.layers(self.encoder(observation))
+
+
+class RecurrentQNetwork(nnx.Module):
+    """A torso with memory, layers and a head: a sequence module whose outputs are values of actions, [T, N, n]."""
+
+    def __init__(self, spec: EnvSpec, config: QNetworkConfig, *, key: Array):
+        torso_key, layers_key = jax.random.split(key)
+        self.torso = RecurrentTorso(
+            spec,
+            config.core_options(spec),
+            sizes=config.hidden_sizes,
+            encoder=config.encoder,
+            encoder_layers=config.encoder_layers,
+            key=torso_key,
+            **_style(config),
+        )
+        self.layers = _layers(config, spec, self.torso.out_features, config.head_sizes, layers_key)
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Carry:
+        """Make the memory of sequences before their first step."""
+        return self.torso.initial(batch_shape)
+
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any]:
+        """Return the memory after the last step, and values of actions at each."""
+        return self.unroll(memory, inputs, first)[:2]
+
+    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any, Carry]:
+        """Return the same as `apply`, and the memories from before each step, [T, N, ...]."""
+        after, features, before = self.torso.unroll(memory, inputs._replace(first=first))
+        return after, self.layers(features), before
+
+
+def unroll(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+    """Return the memory after T steps of N sequences, and the network's output at each; without memory any axes."""
+    if not has_memory(inputs):
+        return (), network.values(inputs.observation)
+    return network.apply(memory, inputs, inputs.first)
+
+
+def step(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+    """Return the memory after one step of N sequences, and the network's output, [N, n]."""
+    if not has_memory(inputs):
+        return unroll(network, memory, inputs)
+    memory, output = unroll(network, memory, jax.tree.map(lambda x: x[None], inputs))
+    return memory, jax.tree.map(lambda x: x[0], output)
+
+
+def expected_values(network: NetworkSettings, output: Any) -> Array:
+    """Return the expected returns of the actions, [..., n], of a network's output."""
+    if getattr(network, "values", "expected") == "quantile":
+        return jnp.mean(output, axis=-1)
+    return expectation(output)
+
+
+def choose(network: Any) -> Any:
+    """Return the settings of a network of action values, given by its name or its class, or themselves.
+
+    Raises:
+      ShoalError: it cannot be imported, or is a dataclass that is not a struct.
+    """
+    name = import_name(network) if isinstance(network, type) else network
+    if isinstance(name, str) and name == OWN:
+        return QNetworkConfig()
+    return torsos.struct_or_class("network", network, ClassOfNetworks, "network", "spec, key")
+
+
+def name_of(network: Any) -> Any:
+    """Return the name by which `choose` finds a network's settings again; for a class given itself, the class."""
+    if isinstance(network, ClassOfNetworks):
+        return network.network_class
+    return OWN if type(network) is QNetworkConfig else import_name(type(network))
+
+
+def check(network: NetworkSettings, spec: EnvSpec) -> None:
+    """Require that a network can be one of action values; of Shoal's own, only the encoder could be wrong.
+
+    Raises:
+      ShoalError: it cannot; the sentence says why.
+    """
+    if isinstance(network, QNetworkConfig):
+        check_torsos(spec.observation_space, network.encoder, network.encoder_layers)
+    else:
+        check_action_values(network, spec)
