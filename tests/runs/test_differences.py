@@ -20,7 +20,7 @@ from shoal.runs.plan import decide
             {"gravity": 3.7, "cart_mass": 1.0},
             {"learning_rate": 1e-4, "hidden_sizes": (8, 8), "norm_obs": True},
             {"learning_rate": 1e-4, "hidden_sizes": [8, 8], "norm_obs": True, "gravity": 3.7},
-            "ppo-lr1e-4-hidden8x8-norm_obsTrue-gravity3.7",
+            "ppo-norm_obsTrue-lr1e-4-hidden8x8-gravity3.7",
         ),
         ("CartPole-v1", {}, {"gamma": 0.97, "name": "first try"}, {"gamma": 0.97}, "ppo-first try"),
         (

@@ -42,7 +42,7 @@ from shoal.types import (
     transitions,
 )
 from shoal.xla.chunked_gradients import mean_gradient
-from shoal.xla.loop_counts import largest_count
+from shoal.xla.loops import largest_count
 
 
 class Shared(NamedTuple):

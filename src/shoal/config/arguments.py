@@ -5,6 +5,7 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -44,6 +45,20 @@ def _to_int(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:  # as of text, None, lists, and arrays of several numbers
         return None
+
+
+def num_bytes(name: str, value: str) -> float:
+    """Return the bytes of a size such as 500MB or 1GB; 0 for "never".
+
+    Raises:
+      ShoalError: it is neither.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)B?", value.strip(), re.IGNORECASE)
+    if value != "never" and found is None:
+        raise ShoalError(
+            f"{name}={short_repr(value)} is not a size; give one such as 500MB or 1GB, 0, or never."
+        )
+    return float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
 
 
 def seed(name: str, value: Any) -> int:

@@ -230,27 +230,33 @@ def _shape_and_dtype(entry: Mapping[str, Any], as_keys: bool) -> tuple[tuple[int
     return keys.shape, keys.dtype.name
 
 
-def read(path: Path, leaves: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def read(
+    path: Path, leaves: Mapping[str, Mapping[str, Any]], without: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Read the arrays and typed keys of a file that was verified, sorted by name.
 
     Args:
       leaves: as its record describes them.
+      without: prefixes of the names of those that are not read.
     Raises:
       UnusableError: they cannot be read, or differ from the record.
     """
     try:
-        return dict(_read(path, leaves))
+        return dict(_read(path, leaves, without))
     except Exception as error:  # safetensors, NumPy and JAX raise many kinds of errors
         raise UnusableError("its arrays cannot be read") from error
 
 
-def _read(path: Path, leaves: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _read(
+    path: Path, leaves: Mapping[str, Mapping[str, Any]], without: tuple[str, ...]
+) -> Iterator[tuple[str, Any]]:
     import ml_dtypes  # noqa: PLC0415 (after it NumPy knows the names of its dtypes)
 
     with safe_open(path, framework="numpy") as file:
         if set(file.keys()) != set(leaves):
             raise ValueError("other names")
-        for name, entry in sorted(leaves.items()):
+        for name in sorted(name for name in leaves if not name.startswith(without)):
+            entry = leaves[name]
             array = file.get_tensor(name)
             if entry["dtype"] in FLOAT8:
                 array = array.view(getattr(ml_dtypes, entry["dtype"]))

@@ -129,7 +129,7 @@ class Checkpoints:
         return Info(steps, path, length, seconds, record, str(error or ""), *kinds)
 
     def load(
-        self, steps: int, expected: Mapping[str, Any] | None = None
+        self, steps: int, expected: Mapping[str, Any] | None = None, without: tuple[str, ...] = ()
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -138,6 +138,7 @@ class Checkpoints:
 
         Args:
           expected: the leaves that it must have, by name: arrays, or shapes and dtypes as `jax.eval_shape` returns.
+          without: prefixes of the names of leaves that are not loaded.
         Raises:
           MisfitError: a leaf is missing, additional, or of another shape or dtype than expected.
           ShoalError: there is no such checkpoint, or it is not sound.
@@ -151,7 +152,7 @@ class Checkpoints:
                     f"{what} does not fit: {misfit}; it was made with other settings or by another version.",
                     misfit,
                 )
-            return array_file.read(path, saved["leaves"]), saved["record"]
+            return array_file.read(path, saved["leaves"], without), saved["record"]
         except UnusableError as error:
             raise ShoalError(f"{what} cannot be used: {error}.") from error
 

@@ -17,6 +17,7 @@ from shoal.engine.run import Run, policy_of
 from shoal.types import PyTree
 
 POLICY, LEARNER = "policy", "learner"  # the first parts of the names of saved leaves
+LOCAL = f"{LEARNER}/local"  # of those of `Learner.local` in a checkpoint
 
 
 def check_storable(population: Run) -> int:

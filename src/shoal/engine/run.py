@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal.config import struct
 from shoal.engine import team
-from shoal.engine.contract import checked_algorithm, checked_learner
+from shoal.engine.contract import checked_algorithm, checked_learner, require_same_structure
 from shoal.engine.nonfinite import NOWHERE
 from shoal.envs.batch import Batch
 from shoal.envs.trials import consecutive
@@ -176,6 +176,20 @@ def clock_of(run: Run) -> Clock:
 def policy_of(run: Run) -> Policy:
     """Return the policy of one run: the part of its learner that acting needs."""
     return run.config.algorithm(spec_of(run.environment)).policy(run.learner, clock_of(run))
+
+
+def without_replay(run: Run) -> Learner | None:
+    """Return the learner of one run with an empty replay; None where its algorithm keeps no replay.
+
+    Raises:
+      ShoalError: the algorithm returns a learner of another structure.
+    """
+    empty = run.config.algorithm(spec_of(run.environment), run.settings.axis).without_replay
+    if empty is None:
+        return None
+    learner = empty(run.learner)
+    require_same_structure("Algorithm.without_replay", "learner", learner, run.learner)
+    return learner
 
 
 def evaluation_environment_of(run: Run) -> Environment:

@@ -29,6 +29,7 @@ class RunConfig:
         "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
         "checkpoint_every": (Needs("checkpoints", (True,)),),
         "checkpoint_evals": (Needs("checkpoints", (True,)),),
+        "checkpoint_replay": (Needs("checkpoints", (True,)),),
         "keep": (Needs("checkpoints", (True,)),),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -49,7 +50,7 @@ class RunConfig:
         "logging and checkpoints": (
             "log_every",
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
-            *("on_nan", "on_disk_error"),
+            *("checkpoint_replay", "on_nan", "on_disk_error"),
         ),
         "resets and observations": ("reset", "reset_pool", "actor_only", "critic_only"),
         "devices": ("devices", "env_groups", "seed_batching"),
@@ -118,6 +119,10 @@ class RunConfig:
     """Keeps this many of the newest checkpoints, besides the first, the last, and the one of the best evaluation."""
     checkpoint_evals: bool = False
     """Writes a checkpoint at each evaluation too, and keeps them all."""
+    checkpoint_replay: str = "1GB"
+    """Writes the replay of all seeds into checkpoints up to this size, such as 500MB: a resumed run is then bit-equal.
+    Above it, or with never, a resumed run refills it by its own policy first.
+    """
     checkpoints: bool = True
     """Writes checkpoints; without them a run cannot be resumed."""
     on_nan: Literal["stop", "freeze"] = "stop"
@@ -172,6 +177,11 @@ class RunConfig:
         return 10 * self.eval_episodes if self.absolute_episodes == -1 else self.absolute_episodes
 
     @property
+    def max_replay_bytes(self) -> float:
+        """The bytes up to which checkpoints hold the replay of all members."""
+        return arguments.num_bytes("checkpoint_replay", self.checkpoint_replay)
+
+    @property
     def is_evaluated(self) -> bool:
         """Whether policies are evaluated while training; else the last one counts as the best."""
         return self.eval_every != "never"
@@ -190,6 +200,7 @@ class RunConfig:
             )
         if self.run_dir:
             arguments.path("run_dir", self.run_dir)
+        arguments.num_bytes("checkpoint_replay", self.checkpoint_replay)
         if self.total_updates < 1:
             raise ShoalError(
                 f"total_steps={self.total_steps} is less than one rollout, num_envs*num_steps="

@@ -18,6 +18,7 @@ from shoal.ops._selects import take_entry
 from shoal.ops._streams import masked, stop_gradient_if
 from shoal.ops._transitions import Transition, check_axes, transition
 from shoal.ops.value_losses import huber
+from shoal.xla.loops import sum_by_loop
 
 Array = jax.Array
 
@@ -43,14 +44,21 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
     batch = jnp.shape(probabilities)[:-1]
     _checks.floating(atoms=atoms, probabilities=probabilities, onto=onto)
     check_axes(batch, "[m] [..., m] [n]", atoms=atoms, probabilities=probabilities, onto=onto)
-    z, lower, upper = jnp.asarray(atoms)[..., None, :], onto[..., :-1, None], onto[..., 1:, None]
+    lower, upper = onto[..., :-1], onto[..., 1:]
     is_distinct = upper > lower
-    moved_up = jnp.where(is_distinct, (z - lower) / jnp.where(is_distinct, upper - lower, 1.0), z >= upper)
-    moved_up = jnp.clip(moved_up, 0.0, 1.0)  # the share of a mass at z that has moved from atom i to i + 1
-    unchanged = [(0, 0)] * (moved_up.ndim - 2)
-    inflow = jnp.pad(moved_up, [*unchanged, (1, 0), (0, 0)], constant_values=1.0)
-    outflow = jnp.pad(moved_up, [*unchanged, (0, 1), (0, 0)])
-    return jnp.sum((inflow - outflow) * probabilities[..., None, :], axis=-1)
+    width = jnp.where(is_distinct, upper - lower, 1.0)
+
+    def shares(z: Array, probability: Array) -> Array:
+        moved_up = jnp.where(is_distinct, (z - lower) / width, z >= upper)
+        moved_up = jnp.clip(
+            moved_up, 0.0, 1.0
+        )  # the share of a mass at z that has moved from atom i to i + 1
+        unchanged = [(0, 0)] * (moved_up.ndim - 1)
+        inflow = jnp.pad(moved_up, [*unchanged, (1, 0)], constant_values=1.0)
+        return (inflow - jnp.pad(moved_up, [*unchanged, (0, 1)])) * probability
+
+    z, probabilities = jnp.broadcast_arrays(jnp.asarray(atoms), probabilities)
+    return sum_by_loop(shares, z, probabilities)
 
 
 def two_hot(atoms: Array, logits: Array, target: Array) -> Array:
@@ -211,12 +219,17 @@ def quantile_regression(
     arrays = {"quantiles": quantiles, "fractions": fractions, "samples": samples}
     check_axes(jnp.shape(quantiles)[:-1], "[..., n] [n] [..., m]", **arrays)
     _checks.floating(**arrays)
-    error = stop_gradient_if(samples, stop_target_gradients)[..., None, :] - quantiles[..., :, None]
-    weight = jnp.abs(fractions[..., :, None] - (error < 0))
-    delta = jnp.asarray(delta, error.dtype)
+    delta = jnp.asarray(delta, quantiles.dtype)
     smooth = delta > 0
-    scaled = jnp.where(smooth, huber(error, delta=delta) / jnp.where(smooth, delta, 1.0), jnp.abs(error))
-    return jnp.sum(jnp.mean(weight * scaled, axis=-1), axis=-1)
+
+    def loss(sample: Array) -> Array:
+        error = sample - quantiles
+        weight = jnp.abs(fractions - (error < 0))
+        scaled = huber(error, delta=delta) / jnp.where(smooth, delta, 1.0)
+        return weight * jnp.where(smooth, scaled, jnp.abs(error))
+
+    samples = stop_gradient_if(samples, stop_target_gradients)
+    return jnp.sum(sum_by_loop(loss, samples), axis=-1) / samples.shape[-1]
 
 
 def quantile_q_learning(

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +22,11 @@ from shoal.engine.loop import locate_fault
 from shoal.engine.nonfinite import NOWHERE, failed_members
 from shoal.engine.population import member_layout as populations
 from shoal.engine.population.members import Members
-from shoal.engine.run import Run
+from shoal.engine.run import Run, without_replay
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import explain_fault
 from shoal.runs.compiled_trainer import CompiledRun
+from shoal.runs.memory_limits import format_bytes, nbytes
 from shoal.show.reports import Reporter
 
 # The parts of a Run that are not saved: the directory's config makes them again, or they are empty between evaluations.
@@ -42,15 +43,21 @@ ACTIVITIES = {
 }
 
 
-def saved_leaves(population: Run) -> dict[str, Any]:
-    """Return the leaves of a population (or of its shapes) that a checkpoint holds, by name."""
+def saved_leaves(population: Run, left_out: Container[str] = ()) -> dict[str, Any]:
+    """Return the leaves of a population (or of its shapes) that a checkpoint holds, by name, but for some names."""
     leaves = struct.named_leaves(population)
     changing = population.settings.changing
     return {
         name: leaf
         for name, leaf in leaves.items()
-        if name in changing or name.split("/", 1)[0] not in NOT_SAVED
+        if (name in changing or name.split("/", 1)[0] not in NOT_SAVED) and name not in left_out
     }
+
+
+def replay_of(population: Run) -> dict[str, Any]:
+    """Return the shapes of the replay of all members by the names of its leaves; empty where there is none."""
+    learner = jax.eval_shape(jax.vmap(without_replay), population)
+    return {} if learner is None else struct.named_leaves({"learner": learner._replace(shared=())})
 
 
 def _current(evaluated: str) -> str:
@@ -59,9 +66,9 @@ def _current(evaluated: str) -> str:
     return name if name == "updates" else f"learner/{name}"
 
 
-def copy_to_host(population: Run) -> dict[str, Any]:
-    """Copy the leaves that a checkpoint holds, so that training may continue in their buffers."""
-    leaves = saved_leaves(population)
+def copy_to_host(population: Run, left_out: Container[str] = ()) -> dict[str, Any]:
+    """Copy the leaves that a checkpoint holds, but for some names, so that training may continue in their buffers."""
+    leaves = saved_leaves(population, left_out)
     return {
         name: copy_of_keys(leaf) if is_key(leaf) else np.array(leaf, copy=True)
         for name, leaf in leaves.items()
@@ -122,13 +129,13 @@ def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member:
     return _Fault("something that is finite when the update is made again")
 
 
-def frozen(population: Run, members: Sequence[int]) -> Run:
+def frozen(population: Run, members: Sequence[int], replay: Container[str] = ()) -> Run:
     """Reset what members learned to their last evaluation; their best policies and their faults are kept.
 
     The rest of them, such as the states of their environments, is of no further use: NaN in it becomes 0, so that no
-    checkpoint holds any.
+    checkpoint holds any. Only a replay stays as it is, since nothing reads it any more.
     """
-    leaves = copy_to_host(population)
+    leaves = copy_to_host(population, replay)
     is_frozen = np.isin(np.arange(len(population.fault)), members)
     evaluated = {_current(name): x for name, x in leaves.items() if name.startswith(EVALUATED)}
 
@@ -180,6 +187,14 @@ class RunSupervisor(hooks.Supervisor):
         self._waiting: dict[int, tuple] = {}  # copies of evaluations that are to be written
         self._first: tuple | None = None  # the copy from before the first update, until it is written
         self._first_time = self._next_time  # when that is written
+        self._replay = replay_of(compiled_run.shapes)
+        size, largest = nbytes(self._replay), run.max_replay_bytes
+        self._left_out = self._replay if size > largest else {}  # of checkpoints
+        if run.checkpoints and self._left_out and largest:
+            reporter.progress.note(
+                f"checkpoints leave the replay out, whose {format_bytes(size)} are more than "
+                f"checkpoint_replay={run.checkpoint_replay!r}; a resumed run refills it by its own policy first."
+            )
         self.begins("saving")
 
     # ---- called by the trainer
@@ -224,7 +239,7 @@ class RunSupervisor(hooks.Supervisor):
         steps = history.updates * self.run.steps_per_update
         if self._last_steps == -1:
             self._last_steps, self._first_time = steps, self._clock() + FIRST_PAUSE
-            self._first = steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark)
+            self._first = steps, *self._copied(population, history, self._left_out)
         if history.evaluated == history.updates and self._considered < steps:
             self._considered = steps
             self._keep_evaluation(population, history, steps)
@@ -235,8 +250,8 @@ class RunSupervisor(hooks.Supervisor):
         if self._waiting and self.run.checkpoint_evals:
             self._write_waiting()
         elif self._is_due(history, steps):
-            self._submit(steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark))
-        elif self._waiting and self._clock() >= self._next_time:
+            self._submit(steps, *self._copied(population, history, self._left_out))
+        elif self._may_write_waiting():
             steps, copied = self._waiting.popitem()
             self._submit(steps, *copied)
 
@@ -263,7 +278,7 @@ class RunSupervisor(hooks.Supervisor):
             self.reporter.progress.note(
                 f"{sentence}; its last policy is that of its evaluation at {steps:,} steps, and {goes_on}."
             )
-        return frozen(population, members)
+        return frozen(population, members, self._replay)
 
     # ---- called at the end of a run
 
@@ -277,10 +292,11 @@ class RunSupervisor(hooks.Supervisor):
             return
         self.begins("saving")
         self._write_first()
-        self._write_waiting()
         steps = history.updates * self.run.steps_per_update
+        self._waiting.pop(steps, None)  # that of the end holds more
+        self._write_waiting()
         if self._last_steps != steps:
-            self._submit(steps, copy_to_host(population), self._record(history, self.reporter.metrics.mark))
+            self._submit(steps, *self._copied(population, history, self._left_out))
         self._writer.wait()
         if failure := self._writer.take_failure():
             raise failure
@@ -313,20 +329,21 @@ class RunSupervisor(hooks.Supervisor):
         self._write_first()
         self._writer.wait()
         leaves = self._leaves_before(min(updates.values()))
-        if leaves is None:
+        if leaves is None and not self._left_out:
             return {}, f"{ENDS}no checkpoint is from before."
         ending = f"{ENDS}its last checkpoint is from before (--on-nan freeze continues without the seed)."
         is_expected = not stops and bool(self.members[0].label)
-        if is_expected or self._compiled_run.settings.changing:
+        if leaves is None or is_expected or self._compiled_run.settings.changing:
             return {}, ending
-        copied = jax.tree.map(_copy_on_device, population)
-        return _locate(self._compiled_run, restored(copied, leaves), updates), ending
+        before = restored(population, struct.named_leaves(population) | leaves)
+        return _locate(self._compiled_run, before, updates), ending
 
     def _leaves_before(self, update: int) -> dict[str, Any] | None:
-        """Load the newest sound checkpoint from before an update; None where there is none."""
+        """Load the newest sound checkpoint with its replay from before an update; None where there is none."""
         last = (update - 1) * self.run.steps_per_update
         for steps in reversed([steps for steps in self.checkpoints.steps() if steps <= last]):
-            if not self.checkpoints.problem(steps):
+            info = self.checkpoints.info(steps)
+            if not info.problem and not info.record.get("without_replay"):
                 return self.checkpoints.load(steps)[0]
         return None
 
@@ -346,15 +363,30 @@ class RunSupervisor(hooks.Supervisor):
         return self.run.checkpoint_every == -1 or self.next_stop(history.updates - 1) == history.updates
 
     def _keep_evaluation(self, population: Run, history: History, steps: int) -> None:
-        """Copy the run at an evaluation that is the best so far, or at each if all are kept."""
-        record = self._record(history, self.reporter.metrics.mark)
+        """Copy the run at an evaluation that is the best so far, or at each if all are kept.
+
+        The former waits, and may never be written: it is copied without the replay.
+        """
         best = max(self._scores.values(), default=-np.inf)
-        self._scores[steps] = record["iqm"]
-        if self.run.checkpoint_evals or record["iqm"] > best:
+        self._scores[steps] = iqm = checkpoint_record.iqm_of(history)
+        if self.run.checkpoint_evals or iqm > best:
             if not self.run.checkpoint_evals:
                 self._waiting.clear()
             if steps != self._last_steps:
-                self._waiting[steps] = copy_to_host(population), record
+                left_out = self._left_out if self.run.checkpoint_evals else self._replay
+                self._waiting[steps] = self._copied(population, history, left_out)
+
+    def _copied(
+        self, population: Run, history: History, left_out: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a copy of the leaves of a checkpoint but for its replay, where that is left out, and its record."""
+        record = self._record(history, self.reporter.metrics.mark)
+        return copy_to_host(population, left_out), record | {"without_replay": bool(left_out)}
+
+    def _may_write_waiting(self) -> bool:
+        """Whether it is time for a copy that waits; one that lacks what others hold must not be the newest."""
+        is_behind = self._left_out == self._replay or min(self._waiting, default=0) < self._last_steps
+        return bool(self._waiting) and is_behind and self._clock() >= self._next_time
 
     def _write_first(self) -> None:
         if self._first is not None:

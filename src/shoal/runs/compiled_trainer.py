@@ -24,7 +24,7 @@ from shoal.engine.population import member_layout as populations
 from shoal.engine.population.compaction import Dealer
 from shoal.engine.population.halving import Halving, stop_others
 from shoal.engine.population.members import Members
-from shoal.engine.run import ProgramSettings, Run, evaluation_environment_of, start
+from shoal.engine.run import ProgramSettings, Run, evaluation_environment_of, start, without_replay
 from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_explain_faults
 from shoal.runs.pacing import Pacer
@@ -129,7 +129,7 @@ def compile_run(
       check: is given the population's shapes before anything compiles, and raises for one that must not be trained.
       initialise: changes the population before training (to start from given parameters).
       restore: is given the population's shapes, with arrays for its environments, configs and total, and returns the
-        population (from a checkpoint); `initialise` is not called then.
+        population (from a checkpoint); `initialise` is not called then. A replay that it leaves as shapes begins empty.
       evaluation_environments: those that the members are evaluated in, in the form of `environments`; () for their own.
     """
     start_time = time.perf_counter()
@@ -148,19 +148,35 @@ def compile_run(
         subject = Subject(best=False, episodes=settings.eval_episodes)
         compiled_evaluation = pool.submit(compile_evaluation, shapes, subject, layout)
         if restore is None:
-            start_compiled = start_program.lower(arguments).compile(options)
-            population = jax.block_until_ready(start_compiled(arguments))
+            population = _started(start_program, arguments, options)
             placed = _place(evaluation_environments, shapes.evaluation_environment)
             population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
             population = restore(
                 _with_arguments(shapes, environments, configs, updates, evaluation_environments)
             )
+            if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(population.learner.local)):
+                local = _started(start_program, arguments, options).learner.local
+                population = _with_empty_replay(population, local, layout)
         costs = _costs(shapes, program_flops(traced.jaxpr) * layout.devices / len(keys))
         figures.import_early()
         programs = compiled_train.result(), compiled_evaluation.result()
     seconds = time.perf_counter() - start_time
     return CompiledRun(population, *programs, shapes, settings, layout, costs, seconds)
+
+
+def _started(program: Any, arguments: tuple, options: dict[str, Any]) -> Run:
+    return jax.block_until_ready(program.lower(arguments).compile(options)(arguments))
+
+
+def _with_empty_replay(population: Run, local: Any, layout: populations.Layout) -> Run:
+    """Return a population with an empty replay in the place of `learner.local`, given that of a new one."""
+
+    def empty(run: Run) -> tuple[Run, tuple[()]]:
+        return dataclasses.replace(run, learner=without_replay(run)), ()
+
+    population = dataclasses.replace(population, learner=population.learner._replace(local=local))
+    return populations.run_program(empty, population.settings, layout)(population)[0]
 
 
 def _costs(population: Run, update_flops: float) -> Costs:

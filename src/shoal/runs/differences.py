@@ -23,7 +23,7 @@ LEFT_OUT = {
         "gradient_chunk",
     ),
     *("log_every", "checkpoints", "checkpoint_seconds", "checkpoint_every", "checkpoint_evals", "keep"),
-    *("on_nan", "on_disk_error"),
+    *("checkpoint_replay", "on_nan", "on_disk_error"),
 }
 SHORT = {"learning_rate": "lr", "hidden_sizes": "hidden"}  # names within the name of a directory
 LONGEST = 60  # letters of a description

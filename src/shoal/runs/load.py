@@ -110,12 +110,12 @@ def read_policies(
     learner, checkpoints = policy_files.LEARNER, Checkpoints(directory.path)
     if checkpoint is not None and checkpoint != "":
         steps = choose_checkpoint(checkpoints, checkpoint)
-        leaves, record = checkpoints.load(steps)
+        leaves, record = checkpoints.load(steps, without=_replay_names(experiment))
         scores = (record["evaluation"] or {}).get("score", ())
         failed = failed_members(leaves["fault"])
         return StoredPolicies(directory, leaves, experiment.members, scores, failed, steps, prefix=learner)
     if (instead := checkpoint_instead(directory, which)) is not None:
-        leaves, _ = checkpoints.load(instead)
+        leaves, _ = checkpoints.load(instead, without=_replay_names(experiment))
         further = experiment.members, leaves["best/score"].tolist(), failed_members(leaves["fault"]), instead
         if which == "last":
             return StoredPolicies(directory, leaves, *further, which, learner)
@@ -170,7 +170,7 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
 def load_policy(
     stored: StoredPolicies, member: int, experiment: experiments.Experiment, parts: Sequence[str] = ()
 ) -> TrainedPolicy:
-    """Load the policy of the member at a place, where the run's settings are known; see `load`."""
+    """Load the policy of the member at a place, where the run's settings are known; see `load`. No replay is made."""
     own = experiment.solo_of(stored.members[member].label)
     spec, config = spec_of(own.environment), struct.as_arrays(experiments.resolve(own.config))
 
@@ -185,12 +185,25 @@ def load_policy(
         template = jax.eval_shape(policy, config, learner)
         parameters = policy_files.restore(template, stored.leaves, policy_files.POLICY, member)
     else:
-        learner = policy_files.restore(learner, stored.leaves, policy_files.LEARNER, member)
-        parameters = jax.jit(policy)(config, learner)
+        has_replay = bool(_replay_names(experiment))
+        learner = learner._replace(local=()) if has_replay else learner
+
+        def saved_policy(config: Any, saved: Learner) -> Any:  # the compiled program makes only what it reads
+            return policy(config, saved._replace(local=init(config).local) if has_replay else saved)
+
+        saved = policy_files.restore(learner, stored.leaves, policy_files.LEARNER, member)
+        parameters = jax.jit(saved_policy)(config, saved)
     if parts:
         new = jax.jit(lambda config: policy(config, init(config)))(config)
         parameters = _take_parts(parameters, new, parts)
     return TrainedPolicy(config, parameters, own.environment)
+
+
+def _replay_names(experiment: experiments.Experiment) -> tuple[str, ...]:
+    """Return the prefix of the names of a replay in a checkpoint, of which no policy reads anything; () for none."""
+    own = experiment.solo[0]
+    algorithm = struct.as_arrays(experiments.resolve(own.config)).algorithm(spec_of(own.environment))
+    return (policy_files.LOCAL,) if algorithm.without_replay else ()
 
 
 def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:

@@ -19,13 +19,13 @@ from shoal.engine.history import History
 from shoal.engine.nonfinite import failed_members
 from shoal.engine.run import Run
 from shoal.engine.run_config import RunConfig
-from shoal.runs.checkpointing import restored, saved_leaves
+from shoal.runs.checkpointing import replay_of, restored, saved_leaves
 from shoal.runs.plan import Experiment
 
 # Settings of the run that a resumed one may change, besides the numbers of the algorithm that are data.
 CHANGEABLE = (
     *("total_steps", "num_evals", "eval_every", "log_every", "checkpoint_seconds", "checkpoint_every"),
-    *("keep", "checkpoint_evals", "on_nan", "on_disk_error"),
+    *("keep", "checkpoint_evals", "checkpoint_replay", "on_nan", "on_disk_error"),
 )
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
@@ -309,7 +309,8 @@ class Restoration:
         if reason := find_damage(content, checkpoint_record.mark_of(info.record)):
             return f"{METRICS} does not fit it: {reason}"
         try:
-            expected = saved_leaves(shapes)
+            left_out = replay_of(shapes) if info.record.get("without_replay") else ()
+            expected = saved_leaves(shapes, left_out)
             self.leaves, self.record = checkpoints.load(info.steps, expected)
         except MisfitError as error:
             raise self._misfit(info.steps, error.difference) from error
@@ -327,7 +328,7 @@ class Restoration:
         )
 
     def place(self, population: Run) -> Run:
-        """Put the leaves that were chosen into a population; they are given up here."""
+        """Put the leaves that were chosen into a population; they are given up here. A replay may not be among them."""
         leaves, self.leaves = self.leaves, {}
         return restored(population, leaves)
 

@@ -473,6 +473,11 @@ def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], ca
     run = plan.experiment.run
     changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())
     call.note(f"resuming from {origin.source} at {origin.steps:,} environment steps{changed}")
+    if isinstance(origin, Restoration) and origin.record.get("without_replay"):
+        call.note(
+            "the checkpoint is without its replay, which the run refills by its own policy first, so that it does not "
+            "continue bit for bit"
+        )
     if "total_steps" in changes:
         call.note(
             f"schedules now end at {run.total_updates * run.steps_per_update:,} steps; later log points and "
@@ -498,7 +503,8 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
     directory = RunDirectory.open(arguments.path("from", source))
     if (chosen := experiment.from_step or checkpoint_instead(directory, "last")) is not None:
         checkpoints = Checkpoints(directory.path)
-        leaves, _ = checkpoints.load(checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step"))
+        steps = checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step")
+        leaves, _ = checkpoints.load(steps, without=(policy_files.LOCAL,))
         leaves = policy_files.learner_leaves(leaves)
     else:
         leaves, _ = directory.load_policy("last")

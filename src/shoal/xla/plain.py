@@ -24,6 +24,7 @@ TRICKS = (
     "project_distinct",
     "split_by_key",
     "store_memories",
+    "sum_by_loop",
     "unroll_cell",
     "unroll_memories",
     "with_batch_rule",

@@ -1,6 +1,7 @@
 """State of each environment that is as large as a replay: no program of a population selects or copies it whole."""
 
 import dataclasses
+from concurrent.futures import Future
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ from tiny_bandit import BanditConfig, bandit
 from tiny_worlds import SMALL, Halves, populate, values
 
 from shoal.config import struct
+from shoal.engine.nonfinite import NOWHERE, STOPPED
 from shoal.engine.population import member_layout, pbt_exchange
+from shoal.engine.population.compaction import Dealer
 from shoal.engine.population.pbt_settings import Tuned
 from shoal.types import Learner
 
@@ -116,3 +119,36 @@ def test_a_frozen_member_keeps_all_but_its_replay_while_the_others_train():
         if name != "learner/local/4":
             np.testing.assert_array_equal(leaf[2], before[name][2], err_msg=name)
         np.testing.assert_array_equal(leaf[others], trained[name][others], err_msg=name)
+
+
+def stopped(population, members):
+    return dataclasses.replace(
+        population, fault=jnp.where(jnp.isin(jnp.arange(MEMBERS), jnp.array(members)), STOPPED, NOWHERE)
+    )
+
+
+def dealer_of(population, programs, mapped_by, devices):
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), population)
+    layout = member_layout.lay_out(jax.devices()[:devices], MEMBERS, 1, mapped_by)
+    return Dealer(programs.train, shapes, layout, factor=2)
+
+
+def test_members_that_were_packed_are_put_back_without_a_second_population():
+    population, programs = population_of("vmap")
+    put = dealer_of(population, programs, "vmap", 1)._programs[3].result().put.memory_analysis()
+    assert put.alias_size_in_bytes > 6 * REPLAY and put.temp_size_in_bytes < 0.1 * REPLAY
+
+
+@pytest.mark.parametrize(("members", "moves"), [([1, 4], False), ([0, 1], True)])
+def test_members_move_only_where_devices_have_unequal_work(members, moves):
+    population, programs = population_of("map", 2)
+    expected = values(programs.train(stopped(population, members), jnp.int32(2), True)[0])
+    population, taken = population_of("map", 2)[0], []
+    dealer = dealer_of(population, programs, "map", 2)
+    compiled, dealer._programs[MEMBERS] = dealer._programs[MEMBERS].result(), Future()
+    taking = compiled._replace(take=lambda *x: taken.append(x) or compiled.take(*x))
+    dealer._programs[MEMBERS].set_result(taking)
+    after = values(dealer.train(stopped(population, members), jnp.int32(2), True))
+    assert bool(taken) == moves
+    for name, leaf in after.items():
+        np.testing.assert_array_equal(leaf, expected[name], err_msg=name)

@@ -39,7 +39,7 @@ class Programs(NamedTuple):
 
     take: Any  # (population, places) -> these members
     train: Any  # (members, number of updates, whether an interval begins) -> (members, metrics)
-    put: Any  # (members, population, source of each) -> population
+    put: Any  # (members, population, places) -> population
 
 
 class Dealer:
@@ -63,28 +63,29 @@ class Dealer:
 
     def train(self, population: Run, num_updates: jax.Array, begins_interval: jax.Array) -> Run:
         """Make some updates of the members that continue; the others do not change."""
-        going_on = np.flatnonzero(np.asarray(population.fault) == NOWHERE).tolist()
+        going_on = np.flatnonzero(np.asarray(population.fault) == NOWHERE)
         size = min((size for size in self._programs if size >= len(going_on)), default=0)
-        if len(going_on) == self._members or not size:
+        work = np.bincount(going_on * self._shards // self._members, minlength=self._shards)
+        if not size or (
+            size == self._members and np.ptp(work) <= 1
+        ):  # nobody moves where devices have equal work
             return self._whole(population, num_updates, begins_interval)[0]
         programs = self._programs[size].result()
-        places = dealt(going_on, self._members, size, self._shards)
+        places = dealt(going_on.tolist(), self._members, size, self._shards)
         packed, _ = programs.train(programs.take(population, places), num_updates, begins_interval)
-        source = np.arange(size, size + self._members, dtype=np.int32)
-        source[places] = np.arange(size)
-        return programs.put(packed, population, source)
+        return programs.put(packed, population, places)
 
     def _compile(self, size: int, program: Any) -> Programs:
         """Compile what trains `size` members; without a program, the one of all members does."""
         cpu.lower_priority()
         some, every = self._shapes_of(size), self._shapes
         placed = [jax.tree.map(lambda x: x.sharding, shapes) for shapes in (some, every)]
-        numbers = [jax.ShapeDtypeStruct((count,), jnp.int32) for count in (size, self._members)]
+        places = jax.ShapeDtypeStruct((size,), jnp.int32)
         train = self._whole
         if program is not None:
             train = program.lower(some, jnp.int32(1), jnp.bool_(True)).compile(self._options)
-        take = jax.jit(_take, out_shardings=placed[0]).lower(every, numbers[0]).compile()
-        put = jax.jit(_put, out_shardings=placed[1]).lower(some, every, numbers[1]).compile()
+        take = jax.jit(_take, out_shardings=placed[0]).lower(every, places).compile()
+        put = jax.jit(_put, out_shardings=placed[1], donate_argnums=1).lower(some, every, places).compile()
         return Programs(take, train, put)
 
     def _shapes_of(self, size: int) -> Run:
@@ -98,6 +99,6 @@ def _take(population: Run, places: jax.Array) -> Run:
     return jax.tree.map(lambda x: x[places], population)
 
 
-def _put(packed: Run, population: Run, source: jax.Array) -> Run:
-    """Return a population whose member k is the `source[k]`-th of those that were packed, followed by all."""
-    return jax.tree.map(lambda x, y: jnp.concatenate([x, y])[source], packed, population)
+def _put(packed: Run, population: Run, places: jax.Array) -> Run:
+    """Return a population with the members that were packed in their places; the others are not copied."""
+    return jax.tree.map(lambda x, y: y.at[places].set(x, unique_indices=True), packed, population)
