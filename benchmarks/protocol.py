@@ -24,6 +24,28 @@ SOLVED = 475.0  # mean return of the episodes of an evaluation
 EVALUATION_EPISODES = 128
 MOST_STEPS = 10_000_000
 
+# Value-based training; both sides take the same, by their own names.
+DQN = {
+    "buffer_size": 50_000,
+    "learning_starts": 1_000,
+    "batch_size": 100,
+    "train_frequency": 10,  # one step of 10 environments
+    "gradient_steps": 5,
+    "target_network_frequency": 200,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 10.0,
+    "double": True,
+}
+PQN = {
+    "update_epochs": 4,
+    "num_minibatches": 4,
+    "q_lambda": 0.65,
+    "learning_rate": 2.5e-4,
+    "max_grad_norm": 10.0,
+    "optimizer": "adam",
+    "layer_norm": False,
+}
+
 
 class Program(NamedTuple):
     """What a worker times: a compiled function from its state to its next state and its outputs."""
@@ -53,6 +75,11 @@ def compiler_options(sizes: argparse.Namespace) -> dict[str, Any]:
 def updates_per_call(sizes: argparse.Namespace) -> int:
     """How many updates one call makes: some 65,000 environment steps, so that calling costs nothing."""
     return max(1, 65_536 // (sizes.num_envs * sizes.num_steps * sizes.members))
+
+
+def value_updates_per_call(sizes: argparse.Namespace) -> int:
+    """The same for value-based training: fewer steps where each of them is followed by gradient steps."""
+    return max(1, (65_536 if sizes.environment == "pqn" else 8_192) // (sizes.num_envs * sizes.num_steps))
 
 
 def serve(build: Callable[[argparse.Namespace], Program], packages: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ProgramSettings, Run
 from shoal.engine.run_config import RunConfig
 from shoal.runs import compiled_trainer
+from shoal.runs.plan import resolve
 from shoal.types import Environment
 from shoal.xla import machine
 
@@ -49,7 +50,7 @@ def population(
     members, groups = sizes.members, sizes.devices if sizes.members == 1 else 1
     one_thread = machine.is_worth_one_thread(sizes.devices, members, sizes.num_envs, sizes.num_steps)
     machine.prepare(sizes.devices, one_thread=one_thread)  # as `shoal train` does, before the backend starts
-    environment, config = make(), config.resolved()
+    environment, config = make(), resolve(config)
     updates = 1_000_000  # what a schedule divides by: it hardly moves while it is measured
     run = RunConfig(
         seeds=members,
