@@ -85,7 +85,25 @@ class WrongAction(Good):
         return Normal(self.actor_mlp(observation), jnp.ones(()))
 
 
+class KeyedLayer(nnx.Module):
+    """A layer whose noise only a key of its call draws."""
+
+    noisy = True
+
+    def __init__(self, key):
+        self.mlp = NoisyMLP(3, (4,), 2, key=key).mean
+
+    def __call__(self, x, key=None):
+        return self.mlp(x)
+
+
 class Noisy(Good):
+    def __init__(self, spec, *, key):
+        super().__init__(spec, key=key)
+        self.actor_mlp = KeyedLayer(key)
+
+
+class NoisyByKey(Good):
     def __init__(self, spec, *, key):
         super().__init__(spec, key=key)
         self.actor_mlp = NoisyMLP(3, (4,), 2, key=key)
@@ -103,7 +121,7 @@ class Noisy(Good):
         (ValueWithAxis, r"ValueWithAxis gives values of shape \(3, 2, 1\) .* must be \(3, 2\)"),
         (
             Noisy,
-            r"Noisy has noisy layers \(a NoisyMLP in 'actor_mlp'\), .* would train without it; build it of",
+            r"Noisy has noisy layers \(a KeyedLayer in 'actor_mlp'\) without a method sample\(key\), which returns",
         ),
         (WrongAction, r"WrongAction has a policy whose samples are of shape .* must be \(3, 2\)"),
     ],
@@ -123,5 +141,7 @@ def test_broken_networks_are_named(broken, message):
 )
 def test_sound_networks_pass(spec):
     check_network(ActorCritic, spec)
+
     if spec is SPEC:
         check_network(Good, spec)
+        check_network(NoisyByKey, spec)

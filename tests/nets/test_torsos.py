@@ -17,7 +17,6 @@ from shoal.nets.encoders import KINDS, EncoderLayers
 from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic
 from shoal.nets.network_check import check_torsos
 from shoal.nets.networks import NetworkConfig
-from shoal.nets.noisy import NoisyMLP
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete
 
@@ -212,16 +211,6 @@ class TakesNoKey(NoWidth):
         super().__init__(space, key=None)
 
 
-class Noisy(nnx.Module):
-    num_features = 2
-
-    def __init__(self, space, *, key):
-        self.mlp = NoisyMLP(2, (2,), key=key)
-
-    def __call__(self, observation):
-        return self.mlp(observation)
-
-
 class Pooling(nnx.Module):
     num_features = 1
 
@@ -253,7 +242,6 @@ def test_a_torso_without_parameters_is_one():
         (VECTOR, Whole, {}, "torso Whole gives features of int32; they must be floats"),
         (VECTOR, Silent, {}, r"torso Silent cannot be called; it needs __call__\(observation\)"),
         (VECTOR, TakesNoKey, {}, r"torso TakesNoKey cannot be built as TakesNoKey\(space, key=key\)"),
-        (VECTOR, Noisy, {}, "torso Noisy has noisy layers"),
         (
             VECTOR,
             "mpl",

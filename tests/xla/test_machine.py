@@ -131,6 +131,8 @@ def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, an
 )
 def test_only_a_small_run_of_one_seed_is_worth_one_thread(devices, seeds, num_envs, num_steps, expected):
     assert machine.is_worth_one_thread(devices, seeds, num_envs, num_steps) is expected
+    assert not machine.is_worth_one_thread(devices, seeds, num_envs, num_steps, batch_size=4096)
+    assert machine.is_worth_one_thread(devices, seeds, num_envs, num_steps, batch_size=128) is expected
 
 
 def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():

@@ -34,6 +34,7 @@ from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
+from shoal.nets.noisy import has_noise, with_noise
 from shoal.nets.value_heads import expectation
 from shoal.ops import policy_losses, statistics
 from shoal.types import (
@@ -65,6 +66,11 @@ class Shared(NamedTuple):
     learning_rate_scale: Array  # changed by the adaptive schedule, else 1
     kl_coef: Array  # the coefficient of the KL penalty
     value: statistics.RunningMoments | None = None  # with norm_value: of the value's targets
+    noise: PyTree = ()  # the key of the next rollout's noise, where the network has noisy layers
+
+    def noisy(self, network: PyTree) -> PyTree:
+        """Return a network with one draw of its noise, which a rollout and the update from it have in common."""
+        return network if isinstance(self.noise, tuple) else with_noise(network, self.noise)
 
 
 class ActingPolicy(NamedTuple):
@@ -98,6 +104,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         functools.partial(act, config, spec, to_action),
         functools.partial(update, config, spec, axis),
         inherit,
+        functools.partial(behaviour, spec),
         warm_up=functools.partial(normalisation.warm_up, axis) if warms_up else None,
         warm_up_steps=config.obs_norm_warmup_steps,
     )
@@ -115,13 +122,22 @@ def init(config: PPOConfig, spec: EnvSpec, key: Array, num_envs: int | tuple[int
         learning_rate_scale=jnp.ones(()),
         kl_coef=jnp.asarray(config.kl_coef, jnp.float32),
         value=None if config.norm_value == "none" else statistics.init_moments(jnp.zeros(())),
+        noise=jax.random.fold_in(key, 1) if has_noise(network) else (),
     )
     batch_shape = (num_envs,) if isinstance(num_envs, int) else num_envs
     return Learner(shared, memories.initial_local(config, spec, batch_shape))
 
 
+def behaviour(spec: EnvSpec, learner: Learner, clock: Clock) -> ActingPolicy:
+    """Return the part of the learner that collects a rollout: noisy layers act by one draw of their noise."""
+    shared = learner.shared
+    return policy_of(
+        spec, learner._replace(shared=shared._replace(network=shared.noisy(shared.network))), clock
+    )
+
+
 def policy_of(spec: EnvSpec, learner: Learner, clock: Clock) -> ActingPolicy:
-    """Return the part of the learner that acts."""
+    """Return the part of the learner that acts; noisy layers act by their means."""
     shared = learner.shared
     return ActingPolicy(acting_part(shared.network), normalisation.moments_of_actor(shared.observation, spec))
 
@@ -201,7 +217,11 @@ def update(
     rate = schedule * shared.learning_rate_scale
     parts, merge = optimisers.split_parameters(config.optimization, shared.network, is_split=config.is_split)
     optimizer = optimisers.build(config.optimization, parts, rate)
-    step = functools.partial(gradient_step, config, axis, shared, optimizer, merge)
+
+    def merge_noisy(parts: optimisers.Parts) -> PyTree:
+        return shared.noisy(merge(parts))
+
+    step = functools.partial(gradient_step, config, axis, shared, optimizer, merge_noisy)
     state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
 
     epochs = max(config.update_epochs, config.critic_update_epochs or 0)
@@ -213,7 +233,7 @@ def update(
             epoch, index = order
             advantage, target = jax.lax.cond(
                 epoch > 0,  # the first begins with the parameters that acted
-                lambda parts: recomputation.estimate(config, axis, rollout, shared.value, merge(parts)),
+                lambda parts: recomputation.estimate(config, axis, rollout, shared.value, merge_noisy(parts)),
                 lambda parts: (rows.advantage, rows.target),
                 state.parts,
             )
@@ -229,7 +249,8 @@ def update(
         batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
         state, history = jax.lax.scan(functools.partial(step, rows), state, batches)
 
-    shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer)
+    noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
+    shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
     steps = dict(zip(METRICS, history.T, strict=True))
     metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
@@ -417,7 +438,7 @@ def replay_rollout(
     inputs = memories.network_inputs(config, timesteps, observation, previous)
     carries = memories.before_rollout(trajectory.memory, learner.local)
     steps = minibatches.start_steps(config, len(trajectory.actions))
-    network, after = learner.shared.network, trajectory.extras.memory
+    network, after = learner.shared.noisy(learner.shared.network), trajectory.extras.memory
     return inputs, sequences.replay(network, carries, after, inputs, steps)
 
 

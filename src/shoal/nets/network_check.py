@@ -15,6 +15,7 @@ from shoal.nets import torsos
 from shoal.nets.composition import is_noisy
 from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers, check_encoder
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
+from shoal.nets.noisy import with_noise
 from shoal.nets.torsos import Kind
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
@@ -29,9 +30,9 @@ def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
     built twice, and the rest is traced; a network with memory is run over a few random steps too.
 
     Raises:
-      ShoalError: it cannot be built so, lacks a method, is not a pytree of float arrays, has another
-        structure at each construction or under a trace, has noisy layers, or `policy` or `value` give other shapes than
-        the spec and the batch ask for.
+      ShoalError: it cannot be built so, lacks a method, is not a pytree of float arrays, has another structure at each
+        construction or under a trace, has noise that cannot be drawn ahead, or `policy` or `value` give other shapes
+        than the spec and the batch ask for.
     """
     name = _name_of("network", network_class)
     network = _build(network_class, spec, name, 0)
@@ -93,7 +94,7 @@ def check_torso(torso_class: Callable[..., Any], space: Space) -> None:
 
     Raises:
       ShoalError: it cannot be built so, has no `num_features`, is not a pytree of float arrays, has another structure
-        at each construction or under a trace, has noisy layers, or gives features of another shape.
+        at each construction or under a trace, has noise that cannot be drawn ahead, or gives features of another shape.
     """
     name, batch_shape = _name_of("torso", torso_class), (3, 2)
     torso = _build(torso_class, space, name, 0)
@@ -253,14 +254,15 @@ def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: 
 
 
 def _check_noise(network: Any, name: str) -> None:
-    """Require that no part takes a key for its noise, since no algorithm gives it one: it would act by its means."""
-    parts, _ = jax.tree_util.tree_flatten_with_path(network, is_leaf=is_noisy)
-    for path, part in parts:
+    """Require that the noise of each part that takes a key for it can be drawn ahead, by a method `sample(key)`."""
+    drawn = with_noise(network, jax.random.key(0))
+    for path, part in jax.tree_util.tree_flatten_with_path(drawn, is_leaf=is_noisy)[0]:
         if is_noisy(part):
             place = f" in {path_name(path)!r}" if path else ""
             raise ShoalError(
-                f"{name} has noisy layers (a {type(part).__name__}{place}), and policy and value are given no key for "
-                "their noise, so that they would train without it; build it of layers without noise, such as MLP."
+                f"{name} has noisy layers (a {type(part).__name__}{place}) without a method sample(key), which returns "
+                "the layer with one draw of its noise, as that of shoal.nets.noisy.NoisyMLP does; policy and value are "
+                "given no key."
             )
 
 

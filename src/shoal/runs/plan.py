@@ -151,6 +151,7 @@ class Experiment:
         for experiment, name in zip(self.solo, self._labels, strict=True):
             with named(name):
                 _check_discount(experiment.environment, experiment.config)
+                _check_budget(experiment.run, experiment.config)
                 if hasattr(experiment.config, "validate"):  # an algorithm need not have one
                     groups, validate = max(self.run.env_groups, 1), experiment.config.validate
                     sizes = [self.run.num_envs // groups, self.run.num_steps]
@@ -363,6 +364,19 @@ def _check_discount(environment: Environment, config: Any) -> None:
         f"gamma={float(np.ravel(gamma)[0]):g} differs from {float(np.ravel(discount)[0]):g}, the `gamma` of the "
         "environment, by which it shapes its rewards; give both the same value."
     )
+
+
+def _check_budget(run: RunConfig, config: Any) -> None:
+    """Raise ShoalError if the whole budget passes before an algorithm with a replay learns anything."""
+    starts, budget = (
+        settings.flat(config).get("learning_starts", 0),
+        run.total_updates * run.num_envs * run.num_steps,
+    )
+    if starts >= budget:
+        raise ShoalError(
+            f"learning_starts={starts} is not below the {budget:,} environment steps of the run, so that nothing would "
+            f"be learned; it must be at most {budget - 1}."
+        )
 
 
 def _check_effects(

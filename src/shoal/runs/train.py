@@ -14,6 +14,7 @@ from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
 from shoal.base.imports import load_function
 from shoal.config import arguments
+from shoal.config.settings import flat
 from shoal.disk import checkpoint_record, policy_files
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import SUMMARY, RunDirectory
@@ -241,7 +242,9 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     """
     require_usable(training=True)
     run, count = experiment.run, experiment.num_members
-    if call.own_process and machine.is_worth_one_thread(run.devices, count, run.num_envs, run.num_steps):
+    batch_size = flat(experiment.config).get("batch_size", 0)
+    sizes = run.devices, count, run.num_envs, run.num_steps, batch_size
+    if call.own_process and machine.is_worth_one_thread(*sizes):
         machine.prepare(one_thread=True)
     goes_on = not is_new or experiment.resumed_from
     if goes_on and run.devices > (available := len(devices_of(0))):

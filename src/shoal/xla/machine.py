@@ -126,9 +126,11 @@ def _control_group_limits(
     return found
 
 
-def is_worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int) -> bool:
-    """Report whether a run is so small that one thread is faster than many: one seed, and rollouts of few rows."""
-    return devices in (0, 1) and seeds == 1 and num_envs * num_steps < ROWS_WORTH_A_DEVICE
+def is_worth_one_thread(devices: int, seeds: int, num_envs: int, num_steps: int, batch_size: int = 0) -> bool:
+    """Report whether a run is so small that one thread is faster than many: one seed, and few rows in its rollouts and
+    in its batches from a replay.
+    """
+    return devices in (0, 1) and seeds == 1 and max(num_envs * num_steps, batch_size) < ROWS_WORTH_A_DEVICE
 
 
 def default_groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
