@@ -17,6 +17,7 @@ from shoal.engine.reduction_check import check_reduced
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes, ProgramSettings
 from shoal.envs.batch import Batch
+from shoal.runs.plan import resolve
 from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8
@@ -32,7 +33,10 @@ def made(name):
             catalogue.config_class("ppo")(), core="gru", core_size=8, chunk_length=4, previous_action=True
         )
         return config.resolved()
-    return with_settings(catalogue.config_class(name)(), hidden_sizes=(8,)).resolved()
+    config = with_settings(catalogue.config_class(name)(), hidden_sizes=(8,))
+    if "learning_starts" in settings_of(config):  # with a replay: one rollout fills it enough
+        config = with_settings(config, buffer_size=256, batch_size=16, learning_starts=16, train_frequency=16)
+    return resolve(config)
 
 
 @pytest.fixture(params=[*catalogue.algorithms(), "ppo with memory", "a user's"], scope="module")
@@ -143,12 +147,24 @@ def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned)
             np.testing.assert_allclose(swept[name][k], x, rtol=1e-3, atol=2e-5, err_msg=f"{names[k]}: {name}")
 
 
+def test_without_its_replay_it_is_as_if_nothing_had_been_collected(config, learned):
+    """The replay is all of `local`; what was learned stays."""
+    empty = config.algorithm(SPEC).without_replay
+    if empty is None:
+        return
+    emptied, before = empty(learned["after"]), learned["before"]
+    assert_equal(emptied.local, before.local)
+    assert_equal(emptied.shared.network, learned["after"].shared.network)
+    assert emptied.shared.written == before.shared.written == 0
+
+
 @pytest.mark.quick("ppo with memory", "a user's")
 def test_acting_needs_the_policy_alone(config, learned):
     """Legal actions, the same ones for the same key, the same ones for any key if greedy."""
     algorithm = config.algorithm(SPEC)
     timestep = jax.tree.map(lambda x: x[0], learned["trajectory"].timesteps)
-    policy, memory = algorithm.policy(learned["after"], Clock.zero()), algorithm.memory((NUM_ENVS,))
+    act_by = algorithm.behaviour or algorithm.policy  # of action values the policy itself is greedy
+    policy, memory = act_by(learned["after"], Clock.zero()), algorithm.memory((NUM_ENVS,))
 
     @jax.jit
     def act(policy, memory, keys):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from recomputed_rollouts import gradient_of_sum
 
 from shoal import envs
@@ -24,6 +25,8 @@ from shoal.config.settings import with_settings
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.noisy import NoisyMLP
 from shoal.types import Clock, EnvSpec, Keys, restart, spec_of, transition
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -51,6 +54,52 @@ class Masked:
         observation, mask = self.observe(jnp.minimum(state, 4), key)
         reward = action.sum().astype(jnp.float32)
         return state, transition(observation, reward, terminated=state >= 5, action_mask=mask)
+
+
+class Noisy(ActorCritic):
+    """PPO's network with a noisy layer in the place of the actor's."""
+
+    def __init__(self, spec, *, key):
+        super().__init__(spec, actor_sizes=(8,), key=key)
+        self.actor.mlp = NoisyActor(self.actor.mlp, key)
+
+
+class NoisyActor(nnx.Module):
+    def __init__(self, mlp, key):
+        self.layers = NoisyMLP(mlp.in_features, (8,), mlp.out_features, key=key)
+
+    def with_features(self, x):
+        return self.layers(x), x
+
+
+def test_noisy_layers_act_by_one_draw_in_a_rollout_and_its_update():
+    """So the ratio of the first gradient step is 1; evaluation takes the means, and the next rollout another draw."""
+    config = with_settings(PPOConfig(), network=Noisy, update_epochs=1, num_minibatches=1).resolved()
+    env = envs.make("CartPole-v1")
+
+    def collect(key):
+        algorithm, batch = config.algorithm(spec_of(env)), Batch(env, num_envs=NUM_ENVS)
+        learner, (state, timestep) = algorithm.init(key, NUM_ENVS), batch.reset(key)
+        zeros = jnp.zeros(NUM_ENVS)
+        begin = RolloutState(
+            state, timestep, algorithm.memory((NUM_ENVS,)), Episodes(zeros, zeros), no_ended_episodes()
+        )
+        policy = algorithm.behaviour(learner, Clock.zero())
+        return learner, policy, rollout(batch, algorithm, policy, begin, key, NUM_STEPS)[1]
+
+    learner, acted, trajectory = jax.jit(collect)(jax.random.key(0))
+    new, metrics = updated(config, env, learner, trajectory)
+    assert abs(metrics["approx_kl"].value) < 1e-6
+    algorithm = config.algorithm(spec_of(env))
+    evaluated, again = algorithm.policy(new, Clock.zero()), algorithm.behaviour(new, Clock.zero())
+    observation = trajectory.timesteps.observation[0]
+    logits = [x.actor.policy(observation).logits for x in (evaluated, again, acted)]
+    assert not np.allclose(logits[0], logits[1])
+    before, after = (x.shared.network.actor.mlp.layers.deviations for x in (learner, new))
+    assert not np.allclose(before[0].kernel, after[0].kernel)
+    assert not np.array_equal(
+        jax.random.key_data(learner.shared.noise), jax.random.key_data(new.shared.noise)
+    )
 
 
 def environment(name):
