@@ -95,7 +95,7 @@ def test_rollout_equals_a_loop_over_single_environments(num_envs, policy):
             own_key = fold_in(step_keys[t], i)
             state, timestep = start(own_key) if before.last else step(state, actions[t, i], own_key)
             expected = TimeStep(*jax.tree.map(np.asarray, timestep))
-            if timestep.last:
+            if timestep.terminated:
                 expected = expected._replace(action_mask=np.ones(3, bool))
             got = jax.tree.map(lambda x, t=t, i=i: x[t + 1, i], timesteps)
             jax.tree.map(np.testing.assert_array_equal, got, expected)
@@ -112,9 +112,10 @@ def test_the_rule_at_ends():
     assert np.all(steps.discount[steps.first] == 1)
     assert np.all(steps.info["thrown"][steps.first] == 0)
     np.testing.assert_array_equal(steps.discount, np.where(steps.info["thrown"] == 1, 0, 1))
-    assert np.all(steps.action_mask[steps.last])
+    over = steps.last & (steps.discount == 0)
+    assert np.all(steps.action_mask[over])
     odd = steps.observation[..., 1] % 2 == 1
-    np.testing.assert_array_equal(steps.action_mask[..., 0], ~odd | steps.last)
+    np.testing.assert_array_equal(steps.action_mask[..., 0], ~odd | over)
 
 
 def test_fresh_starts_never_repeat_and_pool_starts_are_of_the_pool():

@@ -164,6 +164,11 @@ def check_dqn(config: Any) -> None:
         )
     if config.munchausen and config.multistep != "n_step":
         raise ShoalError(f"munchausen=True does not go with multistep={config.multistep!r}; choose 'n_step'.")
+    if config.multistep == "q_lambda_watkins" and config.double:
+        raise ShoalError(
+            "multistep='q_lambda_watkins' takes the greatest value itself, so that double=True has no effect; choose "
+            "double=False, or multistep='retrace'."
+        )
     if config.multistep != "n_step" and n_step == 1:
         raise ShoalError(
             f"multistep={config.multistep!r} corrects the steps after the first, and n_step=1 has none; choose "

@@ -129,6 +129,7 @@ def without_replay(learner: Learner) -> Learner:
     return Learner(shared, jax.tree.map(jnp.zeros_like, learner.local))
 
 
+NOISE_STREAM = 2**31 - 1  # of an update's key; the numbers below are its gradient steps
 METRICS = ("q_loss", "q_mean", "grad_norm")  # of each gradient step, in this order
 
 
@@ -185,7 +186,7 @@ def update(
     sums = dict(zip(METRICS, state.sums, strict=True))
     metrics = {name: Mean(x, count.astype(jnp.float32)) for name, x in sums.items()} | {
         "gradient_steps": metric_means.scalar_mean(count),
-        "epsilon": metric_means.scalar_mean(exploration.epsilon(config.exploration, clock.progress)),
+        "epsilon": metric_means.scalar_mean(exploration.random_share(config, shared.network, clock)),
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
     }
     checks = {"loss": ~jnp.isfinite(sums["q_loss"]), "gradient": ~jnp.isfinite(sums["grad_norm"])}
@@ -206,7 +207,8 @@ def gradient_step(
 ) -> GradientState:
     """Make one gradient step on a batch from the replay, and move the target network if that is due."""
     sample_key = jax.random.fold_in(keys.local, index)
-    noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(keys.shared, index), 3)
+    noise_stream = jax.random.fold_in(keys.shared, NOISE_STREAM)
+    noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(noise_stream, index), 3)
     batch_size = config.replay.batch_size // _num_groups(axis)
     window = replay.sample(sample_key, ring, written, batch_size, config.replay.n_step)
     observation, batch = make_batch(
@@ -242,7 +244,8 @@ def gradient_step(
     # Environment steps between two gradient steps and between two moves of the target, both times gradient_steps.
     since_target = state.since_target + config.replay.train_frequency
     period = config.target_network_frequency * config.replay.gradient_steps
-    share = 1.0 - (1.0 - config.tau) ** (since_target // period).astype(jnp.float32)  # 0 where none is due
+    moves = since_target // period
+    share = jnp.where(moves > 0, -jnp.expm1(moves * jnp.log1p(-config.tau)), 0.0)  # 1 - (1 - τ)^moves
     target = polyak(state.target, parts, share)
     sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
     return GradientState(parts, target, opt_state, since_target % period, sums)

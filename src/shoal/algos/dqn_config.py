@@ -21,10 +21,11 @@ from shoal.types import Algorithm, EnvSpec
 class DQNConfig(NormalisationConfig):
     """Hyper-parameters of DQN (Mnih et al. 2015); the names and most defaults are CleanRL's."""
 
+    name: ClassVar[str] = "dqn"
     run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 8, "num_steps": 10}
     needs: ClassVar[Table] = {
         **NormalisationConfig.needs,
-        "huber_delta": (Needs("huber", (True,)),),
+        "huber_delta": (Needs("values", ("expected", "quantile")), Needs("huber", (True,))),
         **dict.fromkeys(
             ("munchausen_temperature", "munchausen_alpha", "munchausen_lowest"),
             (Needs("munchausen", (True,)),),
@@ -107,7 +108,7 @@ class DQNConfig(NormalisationConfig):
         if spec.num_agents > 1:
             self.agents.validate(spec, num_envs)
             spec = self.agents.view(spec).spec_of_agent
-        checks.check_action_values(self, spec, "dqn")
+        checks.check_action_values(self, spec, self.name)
         checks.check_dqn(self)
         self.replay.validate(num_envs * groups, num_steps)
         if groups > 1:
@@ -117,6 +118,8 @@ class DQNConfig(NormalisationConfig):
 @struct.struct
 class C51Config(DQNConfig):
     """DQN on distributions of returns (Bellemare et al. 2017). Only the defaults differ, and are CleanRL's."""
+
+    name: ClassVar[str] = "c51"
 
     optimization: OptimizerConfig = OptimizerConfig(
         learning_rate=2.5e-4, max_grad_norm=math.inf, optimizer_args=("eps=7.8125e-5",)
@@ -131,6 +134,8 @@ class C51Config(DQNConfig):
 @struct.struct
 class QRDQNConfig(DQNConfig):
     """DQN on quantiles of returns (Dabney et al. 2017). Only the defaults differ."""
+
+    name: ClassVar[str] = "qr_dqn"
 
     network: networks.NetworkSettings = settings.chosen(
         QNetworkConfig(values="quantile"), q_networks.choose, q_networks.name_of

@@ -217,7 +217,7 @@ def update(
 
     orders = minibatches.shuffled_rows(rows, config.update_epochs, config.num_minibatches, keys.local)
     orders = orders.reshape(-1, orders.shape[-1])
-    noise_keys = jax.random.split(keys.shared, len(orders))
+    noise_keys = jax.random.split(jax.random.fold_in(keys.shared, 1), len(orders))
     step = functools.partial(gradient_step, config, axis, optimizer, merge, rows)
     totals = minibatches.total_weights(axis, rows, orders)
     state = (parts, learner.shared.optimizer)
@@ -225,7 +225,7 @@ def update(
 
     steps = dict(zip(METRICS, history.T, strict=True))
     metrics = {name: metric_means.scalar_mean(jnp.mean(x)) for name, x in steps.items()} | {
-        "epsilon": metric_means.scalar_mean(exploration.epsilon(config.exploration, clock.progress)),
+        "epsilon": metric_means.scalar_mean(exploration.random_share(config, learner.shared.network, clock)),
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
     }
     not_finite = {

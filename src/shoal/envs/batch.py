@@ -87,7 +87,7 @@ class Batch:
         was `last`; the key is another one at every step.
 
         Returns:
-          the state and time-steps [N, ...]; the action mask of a `last` time-step is all true.
+          the state and time-steps [N, ...]; the action mask of a terminated one is all true.
         """
 
         def step_one(env_state: State, env_action: PyTree, index: Array) -> tuple[State, TimeStep]:
@@ -105,7 +105,7 @@ class Batch:
             cpu=self._restart_in_groups,
             default=self._restart_all,
         )
-        timestep = _allow_all_after_last(timestep)
+        timestep = _allow_all_at_the_end(timestep)
         return BatchState(env, timestep.last, state.pool), timestep
 
     def sample_actions(self, timestep: TimeStep, key: Array, first_index: Array | int = 0) -> PyTree:
@@ -196,7 +196,17 @@ def _without_weak_types(tree: Any) -> Any:
     return jax.tree.map(strengthen, tree)
 
 
-def _allow_all_after_last(timestep: TimeStep) -> TimeStep:
-    """Allow every action where an episode has ended, since the next action is ignored."""
-    mask = timestep.action_mask
-    return timestep._replace(action_mask=struct.where(timestep.last, jax.tree.map(jnp.ones_like, mask), mask))
+def _allow_all_at_the_end(timestep: TimeStep) -> TimeStep:
+    """Allow every action where an episode has terminated, or has ended with none that is legal: the next is ignored.
+
+    Where it was truncated the mask stays, since the state has a value: that of the best legal action.
+    """
+
+    def allow(mask: Array) -> Array:
+        is_over = jnp.reshape(
+            timestep.terminated, timestep.last.shape + (1,) * (mask.ndim - timestep.last.ndim)
+        )
+        is_last = jnp.reshape(timestep.last, is_over.shape)
+        return mask | is_over | (is_last & ~jnp.any(mask, axis=-1, keepdims=True))
+
+    return timestep._replace(action_mask=jax.tree.map(allow, timestep.action_mask))

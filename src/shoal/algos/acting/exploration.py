@@ -57,9 +57,12 @@ def policy_of(learner: Learner, clock: Clock) -> ActingPolicy:
 
 def behaviour(config: Any, learner: Learner, clock: Clock) -> ActingPolicy:
     """Return the policy that collects transitions: with random actions, or with the noise of noisy layers."""
-    is_noisy = has_noise(learner.shared.network)
-    probability = jnp.zeros(()) if is_noisy else epsilon(config.exploration, clock.progress)
-    return policy_of(learner, clock)._replace(epsilon=probability)
+    return policy_of(learner, clock)._replace(epsilon=random_share(config, learner.shared.network, clock))
+
+
+def random_share(config: Any, network: PyTree, clock: Clock) -> Array:
+    """Return the probability of a random action: 0 where the network is noisy, else by the schedule."""
+    return jnp.zeros(()) if has_noise(network) else epsilon(config.exploration, clock.progress)
 
 
 def network_of(policy: ActingPolicy, key: Array, *, greedy: bool) -> PyTree:

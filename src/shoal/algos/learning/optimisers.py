@@ -22,6 +22,8 @@ from shoal.types import Array, PyTree
 from shoal.xla.packing import pack, pack_plain
 
 DEFAULT_ARGUMENTS = ("eps=1e-5",)
+# Of the algorithms' configs: PPO's, DQN's and PQN's, and C51's.
+DEFAULTS = (DEFAULT_ARGUMENTS, ("eps=1e-8",), ("eps=7.8125e-5",))
 
 
 @struct.struct
@@ -182,7 +184,7 @@ def optimizer_named(
             raise ShoalError(f"optimizer={name!r} is not an optimiser of optax, nor module:function{hint}.")
     else:
         constructor = chosen_function("optimizer", name, {})
-    if texts == DEFAULT_ARGUMENTS and not _takes(constructor, "eps"):
+    if texts in DEFAULTS and not _takes(constructor, "eps"):
         texts = ()
     try:
         optimizer = constructor(learning_rate, **parse_arguments(texts) | dict(numbers))

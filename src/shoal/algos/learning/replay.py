@@ -82,7 +82,7 @@ class ReplayConfig:
     """Draws this many transitions for each gradient step."""
     learning_starts: int = parameter(10_000, low=0, high=LARGEST_INDEX)
     """Makes no gradient step before this many environment steps, of all environments together."""
-    train_frequency: int = parameter(10, low=1, high=LARGEST_INDEX)
+    train_frequency: int = parameter(10, low=1, high=10**9)
     """Learns once in this many environment steps, of all environments together."""
     gradient_steps: int = parameter(1, low=1, high=10_000)
     """Makes this many gradient steps each time that it learns (train_frequency)."""
@@ -121,7 +121,7 @@ class ReplayConfig:
                 )
         steps, every = num_envs * num_steps, self.train_frequency
         if math.lcm(steps, every) // math.gcd(steps, every) > LARGEST_INDEX:
-            multiple = max(round(every / steps), 1) * steps
+            multiple = max(every // steps, 1) * steps
             raise ShoalError(
                 f"train_frequency={every} and num_envs*num_steps={steps} have no common divisor that is large enough "
                 f"to count with; train_frequency={multiple}, a multiple, works."
