@@ -127,15 +127,19 @@ def check_action_values(config: Any, spec: EnvSpec, algorithm: str) -> None:
             f"action_space={spec.action_space} is not supported by {algorithm}, which compares the values of all "
             "actions; it must be Discrete, and ppo takes others."
         )
+    check_observations(config, spec)
+    check_integers(config)
+    config.optimization.validate()
+    q_networks.check(config.network, spec.of_actor)
+
+
+def check_without_critic(config: Any, algorithm: str) -> None:
+    """Check that nothing is to be shown to a critic."""
     if config.agents.critic_input != "own":
         raise ShoalError(
             f"critic_input={config.agents.critic_input!r} is what a critic is shown, and {algorithm} has none; it must "
             "be 'own'."
         )
-    check_observations(config, spec)
-    check_integers(config)
-    config.optimization.validate()
-    q_networks.check(config.network, spec.of_actor)
 
 
 def check_dqn(config: Any) -> None:
@@ -159,11 +163,10 @@ def check_dqn(config: Any) -> None:
             "of both."
         )
     if config.munchausen and n_step > 1:
+        other = "" if config.multistep == "n_step" else " and multistep='n_step'"
         raise ShoalError(
-            f"munchausen=True adds to the reward of one step, and n_step={n_step} sums several; choose n_step=1."
+            f"munchausen=True adds to the reward of one step, and n_step={n_step} sums several; choose n_step=1{other}."
         )
-    if config.munchausen and config.multistep != "n_step":
-        raise ShoalError(f"munchausen=True does not go with multistep={config.multistep!r}; choose 'n_step'.")
     if config.multistep == "q_lambda_watkins" and config.double:
         raise ShoalError(
             "multistep='q_lambda_watkins' takes the greatest value itself, so that double=True has no effect; choose "

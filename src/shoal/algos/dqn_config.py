@@ -105,6 +105,7 @@ class DQNConfig(NormalisationConfig):
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int, groups: int = 1) -> None:
         """Require that the settings can work; the error names the first that cannot."""
         settings.check_fields(self)
+        checks.check_without_critic(self, self.name)
         if spec.num_agents > 1:
             self.agents.validate(spec, num_envs)
             spec = self.agents.view(spec).spec_of_agent

@@ -62,7 +62,9 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
         **MemoryConfig.needs,
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("learning_rate", "gamma", "q_lambda", "update_epochs", "num_minibatches", "norm_obs"),
+        "most used": (
+            *("learning_rate", "gamma", "q_lambda", "update_epochs", "num_minibatches", "norm_obs", "core"),
+        ),
         "normalisation": (
             *("reward_scale", "obs_norm_entries", "obs_norm_min_deviation", "obs_norm_max_deviation"),
             *("obs_norm_warmup_steps", "obs_clip", "obs_clip_entries"),
@@ -115,6 +117,7 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
         """Require that the settings can work; the error names the first that cannot."""
         settings.check_fields(self)
         rows, streams = f"num_envs*num_steps{'/env_groups' if groups > 1 else ''}", [num_envs]
+        checks.check_without_critic(self, "pqn")
         if spec.num_agents > 1:
             self.agents.validate(spec, num_envs)
             streams = [num_envs * size for size in self.agents.sets(spec).sizes]

@@ -65,7 +65,9 @@ def parse_values(
             flag = word.partition("=")[0]
             program = " ".join(command.split()[:2])
             hint = _replaced_choice(flag, default) or settings.hint_of(flag, flag_names(default))
-            hint = hint or f"; `{program} --help` lists them"
+            algorithm = fields["algorithm"].value if "algorithm" in fields else "ppo"
+            chosen = "" if algorithm == "ppo" else f" --algorithm {algorithm}"
+            hint = hint or f"; `{program}{chosen} --help` lists them"
             raise ShoalError(f"{program} has no flag {flag!r}{hint}.")
     own_names = {field.name for field in dataclasses.fields(default)}
     everything = {name: setting.value for name, setting in fields.items()} | values

@@ -24,7 +24,8 @@ class RunFlags:
     """The flags of every command that trains: the algorithm, the origin of the settings, and the output."""
 
     algorithm: str = "ppo"
-    """Trains with this algorithm: ppo, mappo, a2c, reinforce, or a config of your own as module:Name."""
+    """Trains with this algorithm: ppo, mappo, a2c, reinforce, dqn, c51, qr_dqn, pqn, or a config of your own as
+    module:Name."""
     config: str = ""
     """Uses the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True

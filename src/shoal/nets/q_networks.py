@@ -46,7 +46,7 @@ class QNetworkConfig(CoreConfig):
         **dict.fromkeys(("initialiser", "head_initialiser"), (Needs("noisy", (False,)),)),
     }
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("hidden_sizes", "core"),
+        "most used": ("hidden_sizes",),
         "network": (
             *("values", "num_atoms", "v_min", "v_max", "num_quantiles", "dueling", "noisy", "noisy_sigma"),
             *(
@@ -61,7 +61,7 @@ class QNetworkConfig(CoreConfig):
             *("encoder_activation", "encoder_layer_norm", "channels_first"),
             *("initialiser", "hidden_scale", "head_initialiser", "value_scale"),
         ),
-        "memory": CORE_SETTINGS,
+        "memory": ("core", *CORE_SETTINGS),
     }
 
     hidden_sizes: tuple[int, ...] = (120, 84)

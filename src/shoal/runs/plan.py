@@ -151,13 +151,13 @@ class Experiment:
         for experiment, name in zip(self.solo, self._labels, strict=True):
             with named(name):
                 _check_discount(experiment.environment, experiment.config)
-                _check_budget(experiment.run, experiment.config)
                 if hasattr(experiment.config, "validate"):  # an algorithm need not have one
                     groups, validate = max(self.run.env_groups, 1), experiment.config.validate
                     sizes = [self.run.num_envs // groups, self.run.num_steps]
                     if "groups" in inspect.signature(validate).parameters:  # only statistics over all need it
                         sizes.append(groups)
                     validate(spec_of(experiment.environment), *sizes)
+                _check_budget(experiment.run, experiment.config)
         consecutive(self.environment, self.run.eval_consecutive)
         if self.halving:
             self.halving.check(self.run, len(self.variants))
