@@ -17,6 +17,7 @@ from shoal.engine.reduction_check import check_reduced
 from shoal.engine.run import ProgramSettings
 from shoal.nets.q_networks import expected_values
 from shoal.types import Clock, Keys, TimeStep, agent_axis
+from shoal.types.spaces import Box, Dict
 
 NUM_ENVS, NUM_STEPS = 4, 6
 STEPS = {"n_step": 3}
@@ -324,3 +325,23 @@ def test_what_groups_of_environments_share_is_reduced(case):
     if name == "pqn" and "core" in settings:
         config = with_settings(config, chunk_length=4, num_minibatches=2)
     check_reduced(Halves(bonus=1.0), config, ProgramSettings(**SMALL | {"groups": 2}), "this one")
+
+
+@pytest.mark.parametrize("name", ["dqn", "pqn"])
+def test_entries_for_a_critic_only_are_neither_learned_from_nor_kept(name):
+    """Nor are they in the normaliser, its warm-up included."""
+    space = Dict({"seen": Box(-5.0, 5.0, (3,)), "hidden": Box(-5.0, 5.0, (2,))})
+    spec = SPEC._replace(observation_space=space, critic_only=("hidden",))
+    config = config_of(name, norm_obs=True, obs_norm_warmup_steps=8)
+    algorithm = config.algorithm(spec)
+    learner = algorithm.init(jax.random.key(0), NUM_ENVS)
+    trajectory = rollout_of(history(), 0, NUM_STEPS, algorithm.memory((NUM_ENVS,)), extras=False)
+    seen = trajectory.timesteps.observation
+    shown = {"seen": seen, "hidden": jnp.full((*seen.shape[:2], 2), jnp.nan)}
+    trajectory = trajectory._replace(timesteps=trajectory.timesteps._replace(observation=shown))
+    learner = algorithm.warm_up(learner, trajectory)
+    assert set(learner.shared.observation.mean) == {"seen"}
+    new, *_ = jax.jit(algorithm.update)(
+        learner, trajectory, Keys.of_one_group(jax.random.key(1)), clock_at(0, 8)
+    )
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(new.shared.network))

@@ -31,10 +31,10 @@ FLAGS = [
 ]
 # A text says what happens: it begins with one of these.
 VERBS = """
-Acts Adds Applies Attends Chooses Clears Clips Compiles Computes Continues Correlates Counts Cuts Discounts
-Divides Doubles Draws Embeds Encodes Ends Estimates Evaluates Gives Initialises Keeps Lets Makes Moves
-Multiplies Normalises Pads Passes Places Plays Plots Prints Propagates Puts Reads Runs Samples Scales Sets
-Shares Shows Skips Splits Stacks Starts Steps Stops Takes Trains Tunes Uses Weights Writes
+Acts Adds Applies Attends Changes Chooses Clears Clips Compiles Computes Continues Correlates Counts Cuts Discounts
+Divides Doubles Draws Embeds Encodes Ends Estimates Evaluates Gives Initialises Keeps Learns Lets Makes Moves
+Multiplies Normalises Pads Passes Places Plays Plots Predicts Prints Propagates Puts Reads Runs Samples Scales Sets
+Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes Trains Tunes Uses Weights Writes
 """.split()  # noqa: SIM905
 
 
@@ -97,8 +97,9 @@ def test_the_help_of_train_is_a_page_and_names_every_flag_once(shown):
     assert page.count("\n") <= 84  # each of some 140 flags is named once
     for text in (page, full):
         flags = re.findall(r"(?:^|\s)(--(?!no-)[a-z-]+)(?=[\s,]|$)", text.split("most used:")[1])
-        wanted = ["--" + f.name.rstrip("_").replace("_", "-") for c in (train.TrainFlags, RunConfig, CONFIGS[2])
-                  for f in settings_of(c()).values()]  # fmt: skip
+        configs = train.TrainFlags, RunConfig, config_class("ppo")
+        names = [name for config in configs for name in settings_of(config())]
+        wanted = ["--" + name.rstrip("_").replace("_", "-") for name in names]
         assert sorted(flags) == sorted(wanted)
     assert "has its own). Greater than 0. (default: 0.001)" in " ".join(page.split())
     assert "these widths. At least 1. (default: 64 64)" in " ".join(page.split())

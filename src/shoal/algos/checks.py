@@ -151,6 +151,14 @@ def check_dqn(config: Any) -> None:
         raise ShoalError(
             f"{chosen} needs sequences of steps, and dqn learns from single ones; choose core='none', or algorithm pqn."
         )
+    expected = {"c51": "categorical", "qr_dqn": "quantile"}.get(config.name, values)
+    if values != expected:
+        has_values = isinstance(network, q_networks.QNetworkConfig)
+        chosen = f"values={values!r}" if has_values else f"network={q_networks.name_of(network)!r}"
+        raise ShoalError(
+            f"{chosen} does not predict what {config.name} learns, values={expected!r} of Shoal's own network; choose "
+            "that, or algorithm dqn."
+        )
     for name, is_on in (("munchausen", config.munchausen), ("multistep", config.multistep != "n_step")):
         if is_on and values != "expected":
             raise ShoalError(

@@ -71,7 +71,7 @@ def dqn(config: DQNConfig, spec: EnvSpec, axis: tuple[str, ...] = (), streams: i
         functools.partial(update, config, spec, axis, streams),
         inherit,
         functools.partial(exploration.behaviour, config),
-        warm_up=functools.partial(normalisation.warm_up, axis) if warms_up else None,
+        warm_up=functools.partial(normalisation.warm_up, axis, spec.critic_only) if warms_up else None,
         warm_up_steps=config.obs_norm_warmup_steps,
         without_replay=without_replay,
     )

@@ -105,7 +105,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         functools.partial(update, config, spec, axis),
         inherit,
         functools.partial(behaviour, spec),
-        warm_up=functools.partial(normalisation.warm_up, axis) if warms_up else None,
+        warm_up=functools.partial(normalisation.warm_up, axis, ()) if warms_up else None,
         warm_up_steps=config.obs_norm_warmup_steps,
     )
 

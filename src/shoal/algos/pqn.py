@@ -154,7 +154,7 @@ def pqn(config: PQNConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
         functools.partial(update, config, spec, axis),
         inherit,
         functools.partial(exploration.behaviour, config),
-        warm_up=functools.partial(normalisation.warm_up, axis) if warms_up else None,
+        warm_up=functools.partial(normalisation.warm_up, axis, spec.critic_only) if warms_up else None,
         warm_up_steps=config.obs_norm_warmup_steps,
     )
 

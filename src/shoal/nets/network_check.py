@@ -83,8 +83,9 @@ def check_action_values(network: Any, spec: EnvSpec) -> None:
     expected_shape = (*batch_shape, spec.action_space.n)  # type: ignore[union-attr]
     if getattr(output, "shape", None) != expected_shape or not jnp.issubdtype(output.dtype, jnp.floating):
         raise ShoalError(
-            f"{name} gives values of shape {getattr(output, 'shape', output)} for observations with leading axes "
-            f"{batch_shape}; they must be floats of shape {expected_shape}, one for each action."
+            f"{name} gives values of {getattr(output, 'dtype', 'no')} and shape {getattr(output, 'shape', output)} for "
+            f"observations with leading axes {batch_shape}; they must be floats of shape {expected_shape}, one for "
+            "each action."
         )
 
 
@@ -245,8 +246,14 @@ def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: 
             f"{name} has another tree structure at each construction, so that everything would "
             "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
         )
-    traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
-    if missing := named_leaves(network).keys() - named_leaves(traced).keys():
+    try:
+        traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
+        missing = named_leaves(network).keys() - named_leaves(traced).keys()
+    except ValueError as error:  # JAX compares it with an earlier one of the class
+        if "metadata fields" not in str(error):
+            raise
+        missing = {"an attribute"}
+    if missing:
         raise ShoalError(
             f"{name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
             "kept as an attribute is not recognised; keep it as nnx.Param(array)."

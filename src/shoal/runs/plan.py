@@ -368,14 +368,17 @@ def _check_discount(environment: Environment, config: Any) -> None:
 
 def _check_budget(run: RunConfig, config: Any) -> None:
     """Raise ShoalError if the whole budget passes before an algorithm with a replay learns anything."""
-    starts, budget = (
-        settings.flat(config).get("learning_starts", 0),
-        run.total_updates * run.num_envs * run.num_steps,
-    )
-    if starts >= budget:
+    values = settings.flat(config)
+    if not {"learning_starts", "train_frequency"} <= values.keys():
+        return
+    starts, every = values["learning_starts"], values["train_frequency"]
+    budget = run.total_updates * run.num_envs * run.num_steps
+    last = (budget - 1) // every * every  # the last of the steps, from 0 on, that calls for a gradient step
+    if starts // every * every >= last:
+        name, most = ("learning_starts", last - 1) if last else ("train_frequency", budget - 1)
         raise ShoalError(
-            f"learning_starts={starts} is not below the {budget:,} environment steps of the run, so that nothing would "
-            f"be learned; it must be at most {budget - 1}."
+            f"{name}={values[name]} leaves no gradient step in the {budget:,} environment steps of the run; it must be "
+            f"at most {most}."
         )
 
 

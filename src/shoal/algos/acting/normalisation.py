@@ -115,9 +115,15 @@ def observe(
     return statistics.update_moments(moments, observation, weight, axis_name=axis)
 
 
-def warm_up(axis: tuple[str, ...], learner: Learner, trajectory: Trajectory) -> Learner:
-    """Add the observations of a rollout of random actions to a learner's normaliser, `shared.observation`."""
-    before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps.observation)
+def warm_up(
+    axis: tuple[str, ...], left_out: tuple[str, ...], learner: Learner, trajectory: Trajectory
+) -> Learner:
+    """Add the observations of a rollout of random actions to a learner's normaliser, `shared.observation`.
+
+    Args:
+      left_out: the entries of a dictionary of observations that it does not follow.
+    """
+    before = jax.tree.map(lambda x: x[:-1], without_entries(trajectory.timesteps.observation, left_out))
     moments = observe(learner.shared.observation, before, transitions(trajectory).weight, axis)
     return learner._replace(shared=learner.shared._replace(observation=moments))
 
