@@ -42,7 +42,6 @@ from shoal.types import (
     transitions,
 )
 from shoal.xla.chunked_gradients import mean_gradient
-from shoal.xla.loops import largest_count
 
 
 class Shared(NamedTuple):
@@ -165,7 +164,7 @@ def update(
     )
     num_worlds = weight.shape[1] // streams * _num_groups(axis)
     due = replay.num_gradient_steps(config.replay, clock.updates, num_worlds * len(weight))
-    count = largest_count(jnp.where(replay.has_started(config.replay, ring, written, num_worlds), due, 0))
+    count = jnp.where(replay.has_started(config.replay, ring, written, num_worlds), due, 0)
 
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
     parts, merge = optimisers.split_parameters(config.optimization, shared.network)

@@ -14,7 +14,6 @@ TRICKS = (
     "compute_once",
     "convolve",
     "feature_major",
-    "largest_count",
     "look_up_cells",
     "materialise",
     "max_pool",
