@@ -20,7 +20,7 @@ from shoal.config import struct
 from shoal.disk.directory import RunDirectory
 from shoal.disk.metrics_file import MetricsFile
 from shoal.envs.probes import ActionReward
-from shoal.runs import compiled_trainer
+from shoal.runs import checkpointing, compiled_trainer
 from shoal.show import reports
 from shoal.types import Algorithm, Learner, Mean
 
@@ -219,7 +219,8 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
             reporter.on_training(updates, numbers, 1.0, 1.0)
         raise error
 
-    compiled = types.SimpleNamespace(costs=compiled_trainer.Costs(1, 1.0, 1.0))
+    compiled = types.SimpleNamespace(costs=compiled_trainer.Costs(1, 1.0, 1.0), shapes=None)
+    monkeypatch.setattr(checkpointing, "replay_of", lambda shapes: {})
     monkeypatch.setattr(compiled_trainer, "compile_run", lambda *_, **__: compiled)
     monkeypatch.setattr(compiled_trainer, "train_population", train_population)
     with pytest.raises((error, shoal.ShoalError)):  # an error of this file's code is that of a user's

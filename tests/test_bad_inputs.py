@@ -154,7 +154,8 @@ WORDS = {
     "--gamma=": "--gamma",
     "--seeds 2 --seeds 3": "--seeds",
     "--norm-obs --no-norm-obs": "norm-obs",
-    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, mappo, ppo, reinforce; did you mean 'ppo'?",
+    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, c51, dqn, mappo, ppo, pqn, qr_dqn, reinforce; did "
+    "you mean 'ppo'?",
     "--algorithm nowhere:Config": "there is no module 'nowhere'",
     "--algorithm json:JSONDecoder": "'json:JSONDecoder' is not an algorithm's config",
     "--surrogate clipp": "'clipp'",

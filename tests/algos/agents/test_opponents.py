@@ -273,12 +273,12 @@ def test_the_latest_is_the_program_without_opponents():
     inner, view = config.with_critic_defaults(), config.agents.view(spec)
     plain = over_agents(lambda of_agent, _: ppo(inner, of_agent), view, config.agents.sets(spec))
     algorithms = [config.algorithm(spec), others.algorithm(spec), plain]
-    assert all(algorithm.behaviour is None for algorithm in algorithms)
     learner = plain.init(jax.random.key(0), NUM_ENVS)
     policy, memory = plain.policy(learner, Clock.zero()), plain.memory((NUM_ENVS,))
     timestep = timesteps(NUM_ENVS)._replace(action_mask=jnp.ones((NUM_ENVS, 3, 3), bool))
     texts = {
         str(jax.make_jaxpr(algorithm.act)(policy, memory, timestep, jax.random.key(0)))
+        + str(jax.make_jaxpr(algorithm.behaviour)(learner, Clock.zero()))
         for algorithm in algorithms
     }
     assert len(texts) == 1
