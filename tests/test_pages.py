@@ -59,6 +59,7 @@ SKIPPED = [
     ("spaces", "flags alone", "--"),
     ("sweeps", "its rungs need the whole budget", "shoal sweep CartPole-v1 --random"),
     ("tuning", "installs packages", "pip install"),
+    ("value_based", "learns after 10,000 steps", "shoal train CartPole-v1 --algorithm dqn   "),
     ("value_based", "learns after 10,000 steps", "shoal train CartPole-v1 --algorithm dqn --no-preset"),
     ("value_based", "learns after 10,000 steps", "shoal train CartPole-v1 --algorithm c51 --dueling"),
     ("value_based", "needs the whole budget", "shoal train CartPole-v1 --algorithm dqn --learning-starts"),
