@@ -116,7 +116,7 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
     def validate(self, spec: EnvSpec, num_envs: int, num_steps: int, groups: int = 1) -> None:
         """Require that the settings can work; the error names the first that cannot."""
         settings.check_fields(self)
-        rows, streams = f"num_envs*num_steps{'/env_groups' if groups > 1 else ''}", [num_envs]
+        streams, of_group = [num_envs], "/env_groups" if groups > 1 else ""
         checks.check_without_critic(self, "pqn")
         if spec.num_agents > 1:
             self.agents.validate(spec, num_envs)
@@ -130,9 +130,7 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
             )
         for count in streams:
             of_agents = f"*{count // num_envs}" if count > num_envs else ""
-            checks.check_minibatches(
-                self, count, num_steps, rows.replace("num_steps", f"num_steps{of_agents}")
-            )
+            checks.check_minibatches(self, count, num_steps, f"num_envs*num_steps{of_agents}{of_group}")
 
 
 class Shared(NamedTuple):

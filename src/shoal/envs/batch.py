@@ -201,12 +201,8 @@ def _allow_all_at_the_end(timestep: TimeStep) -> TimeStep:
 
     Where it was truncated the mask stays, since the state has a value: that of the best legal action.
     """
-
-    def allow(mask: Array) -> Array:
-        is_over = jnp.reshape(
-            timestep.terminated, timestep.last.shape + (1,) * (mask.ndim - timestep.last.ndim)
-        )
-        is_last = jnp.reshape(timestep.last, is_over.shape)
-        return mask | is_over | (is_last & ~jnp.any(mask, axis=-1, keepdims=True))
-
-    return timestep._replace(action_mask=jax.tree.map(allow, timestep.action_mask))
+    mask = timestep.action_mask
+    everything = jax.tree.map(jnp.ones_like, mask)
+    something = jax.tree.map(lambda x: x | ~jnp.any(x, axis=-1, keepdims=True), mask)
+    mask = struct.where(timestep.last, something, mask)
+    return timestep._replace(action_mask=struct.where(timestep.terminated, everything, mask))

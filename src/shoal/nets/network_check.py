@@ -64,7 +64,7 @@ def check_action_values(network: Any, spec: EnvSpec) -> None:
       ShoalError: it cannot be built, lacks `values` (with a memory `initial` and `apply`), is not a pytree of float
         arrays, or gives something else than a number for each action.
     """
-    builder: Any = _Builder(network)
+    builder: Any = Builder(network)
     name, batch_shape = f"network {builder.__name__}", (3, 2)
     built = _build(builder, spec, name, 0)
     has_memory = bool(getattr(network, "has_memory", False))
@@ -134,7 +134,7 @@ def check_torsos(
     parts = torsos.torsos_of(encoder)
     for index, (torso, own_layers) in enumerate(zip(parts, torsos.layers_of(parts, layers), strict=True)):
         if not isinstance(torso, Kind):
-            check_torso(_Builder(torso), space)
+            check_torso(Builder(torso), space)
         elif index and torso.name != "mlp":
             raise ShoalError(
                 f"{name}={torsos.name_of(encoder)!r} has {torso.name!r} after another torso, whose features are a "
@@ -149,7 +149,7 @@ def check_torsos(
             space = Box(-math.inf, math.inf, (shapes.num_features,))
 
 
-class _Builder:
+class Builder:
     """Settings of a torso or a network in the place of a class that is built as `Class(space, key=key)`."""
 
     def __init__(self, built: Any):
@@ -158,7 +158,12 @@ class _Builder:
         self.settings, self.__name__ = built, getattr(named, "__name__", repr(named))
 
     def __call__(self, space: Any, *, key: Array) -> PyTree:
+        """Build a torso for a space, or a network for a spec."""
         return self.settings.build(space, key)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the settings declare, such as `has_memory`."""
+        return getattr(self.__dict__["settings"], name)
 
 
 def _name_of(noun: str, network_class: Any) -> str:

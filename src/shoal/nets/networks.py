@@ -20,7 +20,7 @@ from shoal.nets.activations import activation
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.joint import JointActorCritic
 from shoal.nets.memory.recurrent import RecurrentActorCritic, SharedRecurrentActorCritic
-from shoal.nets.network_check import check_network, check_torsos
+from shoal.nets.network_check import Builder, check_network, check_torsos
 from shoal.nets.torso_config import (
     CORE_NEEDS,
     CORE_SETTINGS,
@@ -349,7 +349,7 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():
-        check_network(_Builder(network), spec)
+        check_network(Builder(network), spec)
 
 
 def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoments) -> PyTree:
@@ -378,17 +378,3 @@ def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoment
         return leaf * ratio + shift if name == f"{VALUE_LAYER}bias" else leaf
 
     return jax.tree_util.tree_map_with_path(rescale, network)
-
-
-class _Builder:
-    """A network's settings in the place of a class that is built as `Class(spec, key=key)`."""
-
-    def __init__(self, network: NetworkSettings):
-        self.network, self.__name__ = network, type(network).__name__
-        self.has_memory = has_memory(network)
-        self.previous_action, self.previous_reward = (
-            shows(network, name) for name in ("previous_action", "previous_reward")
-        )
-
-    def __call__(self, spec: EnvSpec, *, key: Array) -> PyTree:
-        return self.network.build(spec, key)

@@ -141,8 +141,12 @@ def _layers(
 
 def _style(config: QNetworkConfig) -> dict[str, Any]:
     """Return the style of the encoder, as `torsos.build` takes it."""
-    names = {"activation": "activation", "layer_norm": "layer_norm", "initialiser": "initialiser"}
-    return {name: getattr(config, field) for name, field in names.items()} | {"scale": config.hidden_scale}
+    return dict(
+        activation=config.activation,
+        layer_norm=config.layer_norm,
+        initialiser=config.initialiser,
+        scale=config.hidden_scale,
+    )
 
 
 class QNetwork(nnx.Module):

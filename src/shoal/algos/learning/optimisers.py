@@ -259,10 +259,16 @@ ELEMENTWISE = frozenset(
 
 def build_for_all(config: OptimizerConfig, rate: Array | float) -> optax.GradientTransformation:
     """Make the optimiser of all parameters, with its learning rate multiplied by `rate`; see `build`."""
-    optimizer = optimizer_named(
-        config.optimizer, config.optimizer_args, config.learning_rate * rate, config.optimizer_numbers
-    )
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), _optimizer(config, rate))
+
+
+def _optimizer(
+    config: OptimizerConfig, rate: Array | float, prefix: str = ""
+) -> optax.GradientTransformation:
+    """Make the optimiser of the settings whose names begin with a prefix, without clipping."""
+    names = ("optimizer", "optimizer_args", "learning_rate", "optimizer_numbers")
+    name, texts, learning_rate, numbers = (getattr(config, prefix + setting) for setting in names)
+    return optimizer_named(name, texts, learning_rate * rate, numbers)
 
 
 def build(
@@ -281,14 +287,7 @@ def build(
     clip = optax.clip_by_global_norm
 
     def build_one(prefix: str) -> optax.GradientTransformation:
-        name, texts, numbers, learning_rate, max_norm = (
-            getattr(config, prefix + setting)
-            for setting in (
-                *("optimizer", "optimizer_args", "optimizer_numbers"),
-                *("learning_rate", "max_grad_norm"),
-            )
-        )
-        optimizer = optimizer_named(name, texts, learning_rate * rate, numbers)
+        optimizer, max_norm = _optimizer(config, rate, prefix), getattr(config, f"{prefix}max_grad_norm")
         return optax.chain(clip(max_norm), optimizer) if config.separate_updates else optimizer
 
     optimizer = build_one("")
