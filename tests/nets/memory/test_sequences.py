@@ -19,7 +19,7 @@ from shoal.config.struct import parameter, struct
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
-from shoal.nets import networks
+from shoal.nets import network_check
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
@@ -128,7 +128,7 @@ def test_a_network_of_ones_own_trains_and_acts(kind, tmp_path):
     memory = policy.initial_memory((3,))
     observation = np.ones((3, 3), np.float32)
     memory, action = policy(memory, observation)
-    again, _ = policy(memory, observation)
+    again, _ = policy(memory, observation, reward=0.0)
     assert action.shape == (3,)
     assert memory.state.carry["steps"].tolist() == [1, 1, 1]
     assert again.state.carry["steps"].tolist() == [2, 2, 2]
@@ -338,7 +338,7 @@ def test_shoals_own_networks_pass(core, shared):
         previous_action=True,
         first_flag=True,
     )
-    check_network(networks._Builder(config), SPEC)
+    check_network(network_check.Builder(config), SPEC)
 
 
 def test_chunks_need_a_memory(tmp_path):
