@@ -92,7 +92,7 @@ def rows_of(run_path: Path) -> list[dict[str, Any]]:
         {
             name: x
             for name, x in json.loads(line).items()
-            if "seconds" not in name and "per_second" not in name
+            if not any(word in name for word in ("seconds", "time", "per_second"))
         }
         for line in text.splitlines()
     ]

@@ -111,9 +111,12 @@ def only_choosing(shapes):
         yield
 
 
+WALL_TIME = ("seconds", "time", "per_second")
+
+
 def rows(path):
     return [
-        {name: x for name, x in row.items() if not any(word in name for word in ("seconds", "per_second"))}
+        {name: x for name, x in row.items() if not any(word in name for word in WALL_TIME)}
         for row in RunDirectory.open(path).load_metrics()
     ]
 

@@ -252,8 +252,11 @@ def update(
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
     shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
     steps = dict(zip(METRICS, history.T, strict=True))
+    actor_loss = steps["policy_loss"] - config.ent_coef * steps["entropy"]
+    steps["total_loss"] = steps["actor_updates"] * actor_loss + config.vf_coef * steps["value_loss"]
     metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
+        "gradient_steps": metric_means.scalar_mean(len(history)),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch

@@ -228,6 +228,7 @@ def update(
     metrics = {name: metric_means.scalar_mean(jnp.mean(x)) for name, x in steps.items()} | {
         "epsilon": metric_means.scalar_mean(exploration.random_share(config, learner.shared.network, clock)),
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
+        "gradient_steps": metric_means.scalar_mean(len(orders)),
     }
     not_finite = {
         "loss": ~jnp.all(jnp.isfinite(steps["q_loss"])),

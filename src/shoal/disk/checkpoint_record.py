@@ -11,9 +11,11 @@ from shoal.config.arguments import short_repr
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.json_files import read_number
 from shoal.disk.metrics_file import Mark
-from shoal.engine.history import History, Numbers, Seconds, with_last_scores
+from shoal.engine.history import OPTIMISER_STEPS, History, Numbers, Seconds, with_last_scores
 from shoal.engine.population.pbt_lineage import exchanges_of
 from shoal.ops import scores
+
+TIMES = ("time", "train_seconds", "evaluation_steps_per_second")  # of rows of evaluations, which are no metrics
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 
@@ -70,6 +72,7 @@ def to_history(
         seconds=Seconds(**record["seconds"]),
         frozen=list(frozen),
         exchanges=exchanges_of(rows),
+        optimiser_steps=_optimiser_steps(rows),
     )
 
 
@@ -79,7 +82,7 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers
     for row in rows:
         if row["kind"] == "evaluation":
             grouped.setdefault(row["updates"], []).append(row)
-    names = {"kind", "step", "updates", "seed", "label"}
+    names = {"kind", "step", "updates", "seed", "label", *TIMES}
     return [
         (
             updates,
@@ -91,6 +94,14 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers
         )
         for updates, group in sorted(grouped.items())
     ]
+
+
+def _optimiser_steps(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | float:
+    """Return the optimiser steps of each member at the last log point; 0 where they are not counted."""
+    logged = [row for row in rows if row["kind"] == "train"]
+    last = [row for row in logged if row["updates"] == logged[-1]["updates"]]
+    counts = [read_number(row.get(OPTIMISER_STEPS, 0.0)) for row in last]
+    return np.asarray(counts, np.float64) if counts else 0.0
 
 
 def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice, name: str = "checkpoint") -> int:

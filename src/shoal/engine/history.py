@@ -8,6 +8,8 @@ import numpy as np
 
 from shoal.engine.population.pbt_lineage import Exchange
 
+OPTIMISER_STEPS = "optimiser_steps"  # the name of their column among the numbers of a log point
+
 Numbers = dict[str, np.ndarray]  # one number per member
 
 
@@ -43,6 +45,7 @@ class History:
       seconds: wall time by activity.
       frozen: members that had numbers that were not finite, and are trained no further.
       exchanges: between the members, or changes of their settings, if there are any.
+      optimiser_steps: of each member at the last log point, [members]; 0 where the algorithm does not count them.
       stopped: why the run ends before its budget is spent; "" where it does not.
     """
 
@@ -53,6 +56,7 @@ class History:
     seconds: Seconds = dataclasses.field(default_factory=lambda: Seconds(0.0, 0.0, 0.0))
     frozen: list[int] = dataclasses.field(default_factory=list)
     exchanges: list[Exchange] = dataclasses.field(default_factory=list)
+    optimiser_steps: np.ndarray | float = 0.0
     stopped: str = ""
 
     @property

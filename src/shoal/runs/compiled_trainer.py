@@ -16,7 +16,7 @@ from shoal.base import cpu
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
-from shoal.engine.history import History, Numbers, Seconds
+from shoal.engine.history import OPTIMISER_STEPS, History, Numbers, Seconds
 from shoal.engine.hooks import Listener, Supervisor
 from shoal.engine.loop import start_training, train, update_once
 from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
@@ -399,12 +399,14 @@ def train_population(
             _report_training(population, run, history, listener)
         is_point = history.updates in evaluation_points or (is_last() and run.is_evaluated)
         if is_point and history.evaluated < history.updates:
+            seconds = history.seconds.evaluate
             population, metrics = _evaluate_in_pieces(
                 compiled_run.evaluation, population, history, evaluation_pacer, supervisor
             )
             if metrics is not None:
                 history.evaluations.append((history.updates, metrics))
-                history.stop(listener.on_evaluation(history.updates, metrics))
+                speed = _evaluation_speed(metrics, run, history, history.seconds.evaluate - seconds)
+                history.stop(listener.on_evaluation(history.updates, {**metrics, **speed}))
                 if halving and history.updates in rungs and not is_last():
                     population = stop_others(population, run, history.evaluations, members, halving)
                 if change is not None and (not is_last() or history.updates == 0):
@@ -460,11 +462,24 @@ def _new_faults(population: Run, history: History) -> list[int]:
 def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
     """Give the listener the metrics since the last log point; NaN of members that train no further."""
     has_ended = np.asarray(population.fault) != NOWHERE
-    steps = (history.updates - history.logged) * run.steps_per_update * int(np.sum(~has_ended))
+    updates = history.updates - history.logged
+    steps = updates * run.steps_per_update * int(np.sum(~has_ended))
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
-    numbers = {name: _without(has_ended, x) for name, x in mean_metrics(population.metrics).items()}
+    metrics = mean_metrics(population.metrics)
+    if "gradient_steps" in metrics:
+        made = np.nan_to_num(np.asarray(metrics["gradient_steps"], np.float64)) * updates
+        history.optimiser_steps = metrics[OPTIMISER_STEPS] = history.optimiser_steps + np.round(made)
+    numbers = {name: _without(has_ended, x) for name, x in metrics.items()}
     history.stop(listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds))
+
+
+def _evaluation_speed(metrics: Numbers, run: RunConfig, history: History, seconds: float) -> Numbers:
+    """Return the columns of an evaluation that tell the time: seconds of training before it, and its own speed."""
+    modes = [name for name in ("length_mean", "sampled_length_mean") if name in metrics]
+    steps = run.eval_episodes * sum(float(np.nansum(metrics[name])) for name in modes)
+    numbers = {"train_seconds": history.seconds.train, "evaluation_steps_per_second": steps / seconds}
+    return {name: np.full(len(metrics["return_mean"]), x) for name, x in numbers.items()}
 
 
 def _evaluate_in_pieces(

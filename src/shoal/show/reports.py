@@ -136,21 +136,25 @@ class Reporter:
 
     def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the row of each member about an exchange, or another change of its settings."""
-        steps = updates * self.run.steps_per_update
+        point = self._point("exchange", updates)
         self._writer.add(
-            {"kind": "exchange", "step": steps, "updates": updates, **member.columns, **row}
+            {**point, **member.columns, **row}
             for member, row in zip(self.members, rows, strict=True)
         )
 
     def write_rows(self, kind: str, updates: int, metrics: Numbers) -> None:
         """Append one row per member to metrics.jsonl."""
         self.report_failure()
-        steps = updates * self.run.steps_per_update
+        point = self._point(kind, updates)
         self._writer.add(
-            {"kind": kind, "step": steps, "updates": updates, **member.columns}
-            | {name: float(x[k]) for name, x in metrics.items()}
+            {**point, **member.columns, **{name: float(x[k]) for name, x in metrics.items()}}
             for k, member in enumerate(self.members)
         )
+
+    def _point(self, kind: str, updates: int) -> dict[str, Any]:
+        """Return the entries that the rows of all members at one point have in common."""
+        steps = updates * self.run.steps_per_update
+        return {"kind": kind, "step": steps, "updates": updates, "time": time.time()}
 
     def report_failure(self) -> None:
         """Say once that rows cannot be written."""
