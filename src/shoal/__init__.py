@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from shoal.base.errors import SavingError, ShoalError
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
+    from shoal.report.loggers.logger import Logger
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Environment",
+    "Logger",
     "Needs",
     "RolloutResult",
     "SavingError",
@@ -77,6 +79,7 @@ __all__ = [
 
 # Names that do not need the whole api: the registry imports no JAX.
 _MODULE_OF = {
+    "Logger": "report.loggers.logger",
     "Needs": "config.requirements",
     "SavingError": "base.errors",
     "ShoalError": "base.errors",

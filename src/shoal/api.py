@@ -25,6 +25,7 @@ from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_r
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
+from shoal.report.loggers.requests import LoggerFlags, Loggers, companions_of
 from shoal.runs import collect, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.collect import RolloutResult
@@ -38,7 +39,7 @@ from shoal.runs.presets import presets_of
 from shoal.runs.pure_training import make_train
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call, resume_run, run_experiment
-from shoal.search.api import pbt, replay, sweep, tune
+from shoal.search.api import call_of, pbt, replay, sweep, tune
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.search_report import check_has_best
@@ -48,7 +49,6 @@ from shoal.search.space import from_words as space_from_words
 from shoal.search.sweep import SearchOptions, Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
 from shoal.show import reports
-from shoal.show.listeners import check_listeners
 from shoal.show.progress import Activity, format_duration
 from shoal.show.recording import Rendered
 from shoal.types import Environment, TimeStep, restart, transition
@@ -63,6 +63,8 @@ __all__ = [
     "Environment",
     "Experiment",
     "GenerationConfig",
+    "LoggerFlags",
+    "Loggers",
     "PbtOptions",
     "Rendered",
     "Request",
@@ -85,6 +87,7 @@ __all__ = [
     "check_has_best",
     "check_memory",
     "checkpoints",
+    "companions_of",
     "cross_play",
     "decide",
     "defaults",
@@ -150,6 +153,8 @@ def train(
     variants: Mapping[str, Mapping[str, float]] | None = None,
     eval_env: Mapping[str, Any] | None = None,
     listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -170,6 +175,9 @@ def train(
       eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
       listeners: objects with methods `on_start`, `on_training`, `on_evaluation` or `on_end`, which are told of the run
         and may stop it.
+      loggers: what the numbers of the run are sent to ("wandb", "tensorboard", "mlflow", "trackio", "csv", or
+        `module:Name`): names, or arguments by name, such as `{"wandb": {"project": "cartpole"}}`.
+      film_every: films the best seed's policy each time this many environment steps were made; 0 does not.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
       the run; `run.summary["absolute"]["iqm"]` is its score, unless `absolute_episodes=0` leaves that out.
@@ -177,7 +185,7 @@ def train(
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
       SavingError: the run was trained, but a part of it could not be written; its `run` is the result.
     """
-    call = _call(progress, listeners)
+    call = call_of(progress, listeners, loggers, film_every)
     if environment is not None and not isinstance(environment, str):
         environment_of(environment, {})
     check_algorithm(algorithm)
@@ -196,10 +204,6 @@ def train(
     return run_experiment(experiment, call)
 
 
-def _call(progress: Any, listeners: Any) -> Call:
-    return Call(progress=arguments.boolean("progress", progress), listeners=check_listeners(listeners))
-
-
 def _variants_of(variants: Any) -> list[Variant] | None:
     """Return the variants of a population, each with the settings of a mapping by their labels."""
     if variants is None:
@@ -216,6 +220,8 @@ def resume(
     score: Callable[..., Any] | None = None,
     eval_metrics: Callable[..., Any] | None = None,
     listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -232,7 +238,7 @@ def resume(
       environment: that the run was trained in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
-      listeners: as in `train`.
+      listeners, loggers, film_every: as in `train`.
       **settings: those that change: `total_steps`, to resume a finished run, numbers of the algorithm that are
         data (such as its learning rate), and those of checkpoints and log points.
     Returns:
@@ -242,7 +248,7 @@ def resume(
         change.
       SavingError: as `train`.
     """
-    call = _call(progress, listeners)
+    call = call_of(progress, listeners, loggers, film_every)
     finished = run.finished if isinstance(run, TrainedRun) else None
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment

@@ -75,7 +75,7 @@ def test_whole_numbers_as_people_write_them(text, number):
         (["--no-norm-ob"], r"no flag '--no-norm-ob'; did you mean '--no-norm-obs'\?"),
         (
             ["--wandb-project=x"],
-            r"no flag '--wandb-project'; a run writes metrics.jsonl, ",
+            r"no flag '--wandb-project'; the numbers of a run are sent elsewhere by --logger",
         ),
         (["--lr=1"], r"no flag '--lr'; did you mean '--learning-rate'\?"),
         (

@@ -33,6 +33,10 @@ COMMANDS = {
     "check": ("ENV", "look for mistakes in an environment"),
     "grid": ("COMMAND", "draw rulesets for grid worlds, or show them"),
     "envs": ("[ENV]", "list the environments, or the parameters of one"),
+    "runs": ("[DIR]", "list runs, sweeps and studies"),
+    "compare": ("RUN RUN", "compare the scores of runs and sweeps"),
+    "report": ("RUN", "write a page about runs and sweeps"),
+    "log": ("RUN", "send the numbers of a run to loggers"),
 }
 
 # Commands that save when they are interrupted; the others end as Python does.

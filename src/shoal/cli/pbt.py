@@ -8,7 +8,7 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED, flags
 from shoal.cli.searching import read_request
-from shoal.cli.train import RunFlags, parse_settings, print_result
+from shoal.cli.train import LOGGING, RunFlags, parse_settings, print_result
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -39,6 +39,7 @@ class PbtFlags(RunFlags, api.PbtOptions):
             "quiet",
         ),
         "evaluation": ("eval_env",),
+        **LOGGING,
     }
 
     tune: tuple[str, ...] = ()
@@ -62,8 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         api.assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
     )
     options = api.PbtOptions(ready_every=choices.ready_every, members=choices.members)
-    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(api.run_pbt(request, tuned, options, call))
+    return print_result(api.run_pbt(request, tuned, options, choices.call(IMPORT_SECONDS)))
 
 
 def _replay(run: str, arguments: Sequence[str]) -> int:
@@ -77,5 +77,4 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
             f"{' '.join([*words, *others])} has no effect with --replay {run}, which has all settings of that run; "
             "leave it out."
         )
-    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(api.run_replay(run, overrides, call))
+    return print_result(api.run_replay(run, overrides, choices.call(IMPORT_SECONDS)))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from shoal import api
 from shoal.cli import STARTED, flags
-from shoal.cli.train import parse_settings, print_result
+from shoal.cli.train import LOGGING, OutputFlags, parse_settings, print_result
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -21,16 +21,14 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ResumeFlags:
+class ResumeFlags(OutputFlags):
     """The flags that are not settings of a run."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("from_step", "quiet")}
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"most used": ("from_step", "quiet"), **LOGGING}
 
     from_step: str = ""
     """Starts a new run (--run-dir) from this checkpoint of RUN, optimiser state included: its environment steps,
     best or last; RUN does not change."""
-    quiet: bool = False
-    """Shows no progress; the result is still printed."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,6 +41,5 @@ def main(arguments: Sequence[str]) -> int:
     choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, ResumeFlags, defaults, arguments)
     if words != [run]:
         raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
-    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    options: dict[str, Any] = {"call": call, "from_step": choices.from_step}
+    options: dict[str, Any] = {"call": choices.call(IMPORT_SECONDS), "from_step": choices.from_step}
     return print_result(api.resume_run(run, None, functions={}, overrides=overrides, **options))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 from shoal import api
 from shoal.cli import flags, output
-from shoal.cli.train import RunFlags, parse_settings
+from shoal.cli.train import LOGGING, RunFlags, parse_settings
 from shoal.config.requirements import Needs, Table
 
 Options = TypeVar("Options", bound=api.SearchOptions)
@@ -25,6 +25,7 @@ class SearchFlags(RunFlags):
             *("algorithm", "config", "preset", "quiet"),
         ),
         "evaluation": ("eval_env",),
+        **LOGGING,
     }
 
     grid: tuple[str, ...] = ()
@@ -46,18 +47,18 @@ def read_search(
     options: type[Options],
     example: str,
     arguments: Sequence[str],
-) -> tuple[api.Request, api.Space, Options, bool]:
+) -> tuple[api.Request, api.Space, Options, RunFlags]:
     """Read the flags of a command that searches.
 
     Returns:
-      the request, the space, the options, and whether progress is shown.
+      the request, the space, the options, and the command's own flags.
     """
     parsed, request = read_request(command, description, choices, example, arguments)
     space = api.space_from_words(parsed.grid, parsed.random, parsed.space)
     fields = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     overrides = dict(request.overrides)
     fields["path"] = overrides.pop("run_dir", "")
-    return dataclasses.replace(request, overrides=overrides), space, options(**fields), not parsed.quiet
+    return dataclasses.replace(request, overrides=overrides), space, options(**fields), parsed
 
 
 def read_request(

@@ -8,6 +8,7 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED
 from shoal.cli.searching import SearchFlags, print_result, read_search
+from shoal.cli.train import LOGGING
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -31,14 +32,15 @@ class SweepFlags(SearchFlags, api.SweepOptions):
             *("algorithm", "config", "preset", "quiet"),
         ),
         "evaluation": ("eval_env",),
+        **LOGGING,
     }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Sweep, and print the best settings."""
     example = "shoal sweep CartPole-v1 --grid learning_rate=1e-4,1e-3"
-    request, space, options, progress = read_search(
+    request, space, options, choices = read_search(
         COMMAND, DESCRIPTION, SweepFlags, api.SweepOptions, example, arguments
     )
-    call = api.Call(progress=progress, import_seconds=IMPORT_SECONDS)
+    call = choices.call(IMPORT_SECONDS, own_process=False)
     return print_result(api.run_sweep(request, space, options, call))

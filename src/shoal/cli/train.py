@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from shoal import api
 from shoal.cli import STARTED, flags, output
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.struct import parameter
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -19,8 +21,27 @@ DESCRIPTION = (
 )
 
 
+LOGGING = {"logging": ("logger", "logger_args", "logger_keys", "track", "wandb_project_name", "wandb_entity")}
+
+
 @dataclasses.dataclass(frozen=True)
-class RunFlags:
+class OutputFlags(api.LoggerFlags):
+    """The flags of every command that trains or resumes about what is shown, and to whom."""
+
+    film_every: int = parameter(0, low=0, high=LARGEST_INDEX)
+    """Films the best seed's policy each time this many environment steps were made, in a process of its own, into
+    films/ of the run; 0 does not."""
+    quiet: bool = False
+    """Shows no progress; the result is still printed."""
+
+    def call(self, import_seconds: float, own_process: bool = True) -> api.Call:
+        """Return how the command calls for its runs."""
+        loggers = api.companions_of(self.loggers())
+        return api.Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFlags(OutputFlags):
     """The flags of every command that trains: the algorithm, the origin of the settings, and the output."""
 
     algorithm: str = "ppo"
@@ -30,8 +51,6 @@ class RunFlags:
     """Uses the settings of this run directory or config.json; then ENV may be left out."""
     preset: bool = True
     """Uses the tuned settings of ENV, where there are any and no config is given."""
-    quiet: bool = False
-    """Shows no progress; the result is still printed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +58,8 @@ class TrainFlags(RunFlags):
     """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet")
+        "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet"),
+        **LOGGING,
     }
 
     from_: str = ""
@@ -68,8 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         from_step=choices.from_step,
         overrides=overrides,
     )
-    call = api.Call(progress=not choices.quiet, import_seconds=IMPORT_SECONDS, own_process=True)
-    return print_result(api.run_experiment(experiment, call))
+    return print_result(api.run_experiment(experiment, choices.call(IMPORT_SECONDS)))
 
 
 def print_result(trained: api.TrainedRun) -> int:
@@ -107,7 +126,7 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
         environment_parameters=flags.parse_environment(_assignments(arguments))[1],
         choices=flags.given(arguments),
     )
-    choices = functools.partial(TrainFlags, defaults[0])
+    choices = functools.partial(TrainFlags, algorithm=defaults[0])
     return parse_settings(COMMAND, DESCRIPTION, choices, defaults, arguments)
 
 

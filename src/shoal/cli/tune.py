@@ -8,6 +8,7 @@ from typing import ClassVar
 from shoal import api
 from shoal.cli import STARTED
 from shoal.cli.searching import SearchFlags, print_result, read_search
+from shoal.cli.train import LOGGING
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -30,6 +31,7 @@ class TuneFlags(SearchFlags, api.TuneOptions):
             *("confirm_seeds", "halving", "min_steps", "run_dir", "algorithm", "config", "preset", "quiet"),
         ),
         "evaluation": ("eval_env",),
+        **LOGGING,
     }
 
     grid: tuple[str, ...] = ()
@@ -42,8 +44,8 @@ class TuneFlags(SearchFlags, api.TuneOptions):
 def main(arguments: Sequence[str]) -> int:
     """Tune, and print the best settings."""
     example = "shoal tune CartPole-v1 --random learning_rate=log:1e-5:1e-2"
-    request, space, options, progress = read_search(
+    request, space, options, choices = read_search(
         COMMAND, DESCRIPTION, TuneFlags, api.TuneOptions, example, arguments
     )
-    call = api.Call(progress=progress, import_seconds=IMPORT_SECONDS)
+    call = choices.call(IMPORT_SECONDS, own_process=False)
     return print_result(api.run_tuning(request, space, options, call))

@@ -34,7 +34,10 @@ IMPORTABLE = ("score", "eval_metrics")
 
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
-METRICS_PLACE = "a run writes metrics.jsonl, summary.json and learning_curve.png to its directory"
+LOGGING = (
+    "the numbers of a run are sent elsewhere by --logger (loggers in Python): wandb, tensorboard, mlflow, trackio, csv, "
+    "or a class of your own"
+)
 # Settings by the names that other trainers give them; a sentence explains those without a counterpart.
 ON_A_GPU = (
     "JAX takes a GPU by itself where its CUDA package is installed (`pip install 'jax[cuda13]'`), and "
@@ -307,7 +310,7 @@ def hint_of(name: str, options: Iterable[str]) -> str:
     """Suggest what an unknown setting or flag means: by its use in other trainers, or the nearest option."""
     plain = name.strip("-").replace("-", "_").lower()
     if plain.partition("_")[0] in LOGGERS:
-        return f"; {METRICS_PLACE}"
+        return nearest(name, options) or f"; {LOGGING}"
     meant, named = ELSEWHERE.get(plain, ""), list(options)
     if " " in meant:
         return f"; {meant}"

@@ -15,7 +15,11 @@ from shoal.engine.history import OPTIMISER_STEPS, History, Numbers, Seconds, wit
 from shoal.engine.population.pbt_lineage import exchanges_of
 from shoal.ops import scores
 
-TIMES = ("time", "train_seconds", "evaluation_steps_per_second")  # of rows of evaluations, which are no metrics
+TIMES = (
+    "time",
+    "train_seconds",
+    "evaluation_steps_per_second",
+)  # of rows of evaluations, which are no metrics
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 

@@ -5,6 +5,7 @@
     summary.json            scores, speed, checksums, versions
     progress.json           scores so far, of a run that has not finished
     learning_curve.png
+    loggers/, films/        where these were asked for
     {best,last}.safetensors policies with their normalisers
 
 Every file is complete or absent at any instant, and reading executes no code: JSON and named arrays only.
@@ -34,6 +35,8 @@ CONFIG = "config.json"
 SUMMARY = "summary.json"
 PROGRESS = "progress.json"  # in place of a summary, as long as the run has not finished
 LEARNING_CURVE = "learning_curve.png"
+LOGGERS = "loggers"  # the folder of the states of loggers, and of what they write
+FILMS = "films"  # that of films of a run that trains, each with the environment steps as its name
 POLICIES = ("best", "last")
 
 
@@ -90,7 +93,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files of a run, and the directories made for it that hold nothing else."""
-        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+        for folder in (CHECKPOINTS, LOGGERS, FILMS):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
         policies = [f"{name}{SUFFIX}" for name in POLICIES]
         for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, *policies, LOCK):  # the lock last
             with contextlib.suppress(OSError):
@@ -149,16 +153,22 @@ class RunDirectory:
         """Return `metrics.jsonl` for appending; see `MetricsFile`."""
         return MetricsFile(self.path, mark)
 
-    def load_metrics(self) -> list[dict[str, Any]]:
+    def load_metrics(self, kind: str = "") -> list[dict[str, Any]]:
         """Read `metrics.jsonl`; an incomplete last line, which a crash leaves, is ignored.
 
+        Args:
+          kind: of the rows that are read, such as "evaluation"; all where it is empty.
         Raises:
           ShoalError: it is missing, or damaged before its last line.
         """
-        path = self.path / METRICS
+        path, entry = self.path / METRICS, f'"kind": "{kind}"'.encode() if kind else b""
         with report_os_errors(f"{path} cannot be read"):
             lines = path.read_bytes().split(b"\n")[:-1]
-        return [parse_json(line, f"line {number} of {path}") for number, line in enumerate(lines, start=1)]
+        return [
+            parse_json(line, f"line {number} of {path}")
+            for number, line in enumerate(lines, start=1)
+            if entry in line
+        ]
 
     def policy_path(self, name: str) -> Path:
         """Return the path of a policy, "best" or "last"."""

@@ -25,7 +25,7 @@ from shoal.engine import reduction_check, team
 from shoal.engine.history import History
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
-from shoal.runs import compiled_trainer, finetuning, memory_limits, pbt_run, resume
+from shoal.runs import compiled_trainer, filming, finetuning, memory_limits, pbt_run, resume
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
@@ -36,6 +36,7 @@ from shoal.runs.plan import Experiment
 from shoal.runs.results import TrainedRun, finished_run, summarise
 from shoal.runs.resume import Finished, Restoration
 from shoal.show import reports
+from shoal.show.companions import Companion, Companions
 from shoal.types import Environment
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
@@ -50,6 +51,8 @@ class Call(NamedTuple):
         False  # whether the process does nothing else: the backend may be set up for this run alone
     )
     listeners: tuple[Any, ...] = ()  # see `show.listeners`
+    loggers: tuple[Companion, ...] = ()  # processes beside each run
+    film_every: int = 0  # environment steps between two films; 0 for none
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -203,9 +206,13 @@ def _run(
     """
     origin: Origin | None
     with contextlib.ExitStack() as held:
+        experiment = filming.with_checkpoints(experiment, call.film_every)
+        beside = (*call.loggers, *filming.companions_of(call.film_every))
+        companions = held.enter_context(Companions(beside))
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
             origin = _source(plan)
+            companions.require()
             compiled = compile_run(plan, origin)
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
@@ -218,6 +225,7 @@ def _run(
             held.enter_context(Lock(directory.path))
             plan = plan_run(experiment, call, is_new=False, changes=changes)
             origin = _origin(plan, directory, finished, call)
+            companions.require()
             compiled = compile_run(plan, origin)
         if origin is not None:
             _note_resumption(plan, origin, changes, call)
@@ -225,7 +233,8 @@ def _run(
             if changes:
                 resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
-        output = held.enter_context(_writing(plan, compiled, directory, origin, history, stop, call))
+        writing = _writing(plan, compiled, directory, origin, history, stop, call, companions)
+        output = held.enter_context(writing)
         output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         return save_run(plan.experiment, trained, absolute, output, history, call)
@@ -402,6 +411,7 @@ def _writing(
     history: History,
     stop: signals.Interruption,
     call: Call,
+    companions: Companions,
 ) -> Iterator[Output]:
     """Write the progress of a run; a new one that fails before anything can be kept leaves nothing behind."""
     experiment, run = plan.experiment, plan.experiment.run
@@ -416,8 +426,12 @@ def _writing(
             members=experiment.members,
             listeners=call.listeners,
             algorithm=experiment.algorithm,
+            companions=companions,
         )
         open_outputs.enter_context(reporter)
+        with contextlib.suppress(ShoalError):  # which is reported where the first rows are written
+            reporter.metrics.write()  # removes the rows after the checkpoint, before anybody reads them
+        companions.begin(directory.path, reporter.progress.note)
         record = functools.partial(
             checkpoint_record.to_record, identity=plan.identity, machine=machine_facts(plan.layout.devices)
         )
@@ -432,6 +446,7 @@ def _writing(
             if plan.is_new and not (reporter.updates_logged or has_checkpoint or history.stopped):
                 supervisor.close()
                 reporter.close()
+                companions.abandon()
                 directory.discard()
             raise
 

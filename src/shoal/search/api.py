@@ -9,6 +9,7 @@ from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
+from shoal.report.loggers.requests import Loggers, check_loggers, companions_of
 from shoal.runs.load import environment_of
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call
@@ -37,6 +38,8 @@ def sweep(
     preset: bool = True,
     eval_env: Mapping[str, Any] | None = None,
     listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
     progress: bool = True,
     **settings: Any,
 ) -> Sweep:
@@ -46,7 +49,7 @@ def sweep(
 
     Args:
       environment, algorithm, environment_parameters, config, preset: as in `train`.
-      listeners: as in `train`, for each run of the sweep.
+      listeners, loggers, film_every: as in `train`, for each run of the sweep.
       grid: by name, the values of a setting, each of which is trained with every value of the others. Names are those
         of settings, of the environment's parameters (`env.gravity`) and of the optimiser's arguments
         (`optimizer_args.eps`).
@@ -65,7 +68,7 @@ def sweep(
     options = _options(SweepOptions, settings, path=settings.pop("run_dir", ""))
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
-    return run_sweep(request, searched, options, _call(progress, listeners))
+    return run_sweep(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
 
 @reports_user_code
@@ -82,6 +85,8 @@ def tune(
     preset: bool = True,
     eval_env: Mapping[str, Any] | None = None,
     listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
     progress: bool = True,
     **settings: Any,
 ) -> Sweep:
@@ -91,7 +96,7 @@ def tune(
 
     Args:
       environment, algorithm, environment_parameters, config, preset, eval_env: as in `train`.
-      listeners: as in `sweep`.
+      listeners, loggers, film_every: as in `sweep`.
       where, space: as in `sweep`.
       grid: by name, the values among which Optuna chooses.
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
@@ -107,7 +112,7 @@ def tune(
     options = _options(TuneOptions, settings, path=settings.pop("run_dir", ""))
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
-    return run_tuning(request, searched, options, _call(progress, listeners))
+    return run_tuning(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
 
 @reports_user_code
@@ -122,6 +127,8 @@ def pbt(
     preset: bool = True,
     eval_env: Mapping[str, Any] | None = None,
     listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
     progress: bool = True,
     **settings: Any,
 ) -> TrainedRun:
@@ -130,7 +137,8 @@ def pbt(
     The directory is that of any run; `resume` continues one that was interrupted.
 
     Args:
-      environment, algorithm, environment_parameters, config, preset, eval_env, listeners: as in `train`.
+      environment, algorithm, environment_parameters, config, preset, eval_env, listeners, loggers, film_every: as in
+        `train`.
       tune: by name, the distribution of a setting of the algorithm that is a float, such as "log:1e-5:1e-2": its
         bounds, and where new values are drawn.
       start: of some of them, the distribution of the members' first values, within these bounds.
@@ -144,12 +152,18 @@ def pbt(
     options = _options(PbtOptions, settings)
     request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
     tuned = read_tuned(arguments.mapping("tune", tune), arguments.mapping("start", start))
-    return run_pbt(request, tuned, options, _call(progress, listeners))
+    return run_pbt(request, tuned, options, call_of(progress, listeners, loggers, film_every))
 
 
 @reports_user_code
 def replay(
-    run: str | Path | TrainedRun, *, listeners: Sequence[Any] = (), progress: bool = True, **settings: Any
+    run: str | Path | TrainedRun,
+    *,
+    listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
+    progress: bool = True,
+    **settings: Any,
 ) -> TrainedRun:
     """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
 
@@ -159,11 +173,21 @@ def replay(
       ShoalError: the run has no schedule, or a setting cannot work.
     """
     path = run.path if isinstance(run, TrainedRun) else arguments.path("run", run)
-    return run_replay(path, settings, _call(progress, listeners))
+    return run_replay(path, settings, call_of(progress, listeners, loggers, film_every))
 
 
-def _call(progress: Any, listeners: Any) -> Call:
-    return Call(progress=arguments.boolean("progress", progress), listeners=check_listeners(listeners))
+def call_of(progress: Any, listeners: Any, loggers: Any, film_every: Any) -> Call:
+    """Return how a function calls for its runs, from its arguments.
+
+    Raises:
+      ShoalError: one of them is of a wrong type.
+    """
+    return Call(
+        progress=arguments.boolean("progress", progress),
+        listeners=check_listeners(listeners),
+        loggers=companions_of(check_loggers(loggers)),
+        film_every=arguments.whole_number("film_every", film_every, 0, arguments.LARGEST_INDEX),
+    )
 
 
 def _request(

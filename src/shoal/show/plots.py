@@ -57,6 +57,7 @@ def plot_by_episode(
         episodes = np.arange(1, len(values) + 1)
         if values.shape[1] > 1:
             axes.plot(episodes, values, color=colour, alpha=0.25, linewidth=0.7)
+        if np.isfinite(low).any():
             axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(episodes, middle, color=colour, linewidth=2, marker="o", markersize=4, label=name)
     axes.set_xlabel("episode of the trial", color=TEXT)
@@ -77,7 +78,7 @@ def _plot_curve(
     if count > 1:
         axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
         axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label=f"one {unit}")
-        if has_mean:
+        if has_mean and np.isfinite(low).any():
             axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
     ends = [(k, np.flatnonzero(np.isfinite(returns[:, k]))[-1:]) for k in failed]
     points = [(steps[row], returns[row, k]) for k, rows in ends for row in rows]
@@ -96,11 +97,14 @@ def _plot_curve(
 
 
 def iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the IQM and the ends of its interval at each point, over the seeds that have a return there."""
+    """Compute the IQM and the ends of its interval at each point, over the seeds that have a return there.
+
+    The ends are NaN where there are too few seeds for an interval.
+    """
     rows = np.full((3, len(returns)), np.nan)
     for column, row in enumerate(returns):
         finite = row[np.isfinite(row)]
         if finite.size:
-            interval = scores.stratified_bootstrap_interval(finite, scores.iqm)
-            rows[:, column] = [scores.iqm(finite), *interval]
+            interval = scores.score_interval(finite)
+            rows[:, column] = [scores.iqm(finite), *(interval or (np.nan, np.nan))]
     return rows[0], rows[1], rows[2]

@@ -16,6 +16,7 @@ from shoal.engine.population.members import Member, Members, members_of
 from shoal.engine.run_config import RunConfig
 from shoal.ops import scores
 from shoal.show import figures
+from shoal.show.companions import Companions
 from shoal.show.interim import InterimWriter
 from shoal.show.listeners import Listeners, StartedRun
 from shoal.show.plots import plot_learning_curve
@@ -36,6 +37,7 @@ class Reporter:
     Args:
       mark: the end of the rows that are continued.
       listeners: are told the same, after the rows are added.
+      companions: the processes beside the run, which may ask it to stop.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class Reporter:
         members: Members = (),
         listeners: Sequence[Any] = (),
         algorithm: str = "",
+        companions: Companions | None = None,
     ):
         self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
         self.members = members or members_of(range(run.seed, run.seed + run.seeds))
         self.listeners = Listeners(listeners)
+        self.companions = Companions() if companions is None else companions
         self.metrics = directory.metrics_file(mark)
         self._writer = MetricsWriter(self.metrics)
         self._interim = InterimWriter()
@@ -125,21 +129,20 @@ class Reporter:
         returns = returns[np.isfinite(returns)]
         shown = {"training return (sampled actions)": float(np.mean(returns))} if returns.size else {}
         self.progress.update(steps, steps_per_second, **shown)
-        return self.listeners.tell("on_training", steps, _copies(numbers))
+        return self.listeners.tell("on_training", steps, _copies(numbers)) or self.companions.stop
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""
         self.write_rows("evaluation", updates, metrics)
         steps = updates * self.run.steps_per_update
         self.evaluations.append((steps, metrics["return_mean"]))
-        return self.listeners.tell("on_evaluation", steps, _copies(metrics))
+        return self.listeners.tell("on_evaluation", steps, _copies(metrics)) or self.companions.stop
 
     def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the row of each member about an exchange, or another change of its settings."""
         point = self._point("exchange", updates)
         self._writer.add(
-            {**point, **member.columns, **row}
-            for member, row in zip(self.members, rows, strict=True)
+            {**point, **member.columns, **row} for member, row in zip(self.members, rows, strict=True)
         )
 
     def write_rows(self, kind: str, updates: int, metrics: Numbers) -> None:

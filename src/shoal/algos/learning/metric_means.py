@@ -8,7 +8,7 @@ from shoal.ops import statistics
 from shoal.types import Array, Mean
 
 
-def scalar_mean(x: Array) -> Mean:
+def scalar_mean(x: Array | float) -> Mean:
     """Return a metric of weight 1, with one value per update."""
     return Mean(jnp.asarray(x, jnp.float32), jnp.ones(()))
 
