@@ -132,7 +132,7 @@ def test_a_run_says_what_it_came_to(bandit, path):
     assert summary["evaluation"]["share_of_twenty"] == summary["evaluation"]["info_is_long"]
     assert summary["steps_per_second"] == pytest.approx(2 * 96 / summary["seconds"]["train"])
     for scores in (summary["final"], summary["absolute"]):
-        assert scores["interval"][0] <= scores["iqm"] <= scores["interval"][1]
+        assert scores["interval"] is None  # of two seeds
         assert len(scores["returns"]) == 2
     steps, metrics = zip(*bandit.evaluations, strict=True)
     assert steps == (0, 64, 96)

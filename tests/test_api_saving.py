@@ -363,7 +363,7 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
     assert "IQM nan" in told
     assert "  returns that are not finite: seed 5, 6" in told.splitlines()
     saved = json.loads((run.path / "summary.json").read_text())
-    assert saved["absolute"] == {"returns": [None, None], "iqm": None, "interval": [None, None]}
+    assert saved["absolute"] == {"returns": [None, None], "iqm": None, "interval": None}
     assert (run.path / "learning_curve.png").is_file()
 
 

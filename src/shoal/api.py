@@ -26,6 +26,7 @@ from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.report.loggers.requests import LoggerFlags, Loggers, companions_of
+from shoal.report.metrics_table import metrics
 from shoal.runs import collect, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.collect import RolloutResult
@@ -107,6 +108,7 @@ __all__ = [
     "load",
     "make",
     "make_train",
+    "metrics",
     "parameter",
     "parameters_of",
     "pbt",
@@ -177,7 +179,7 @@ def train(
         and may stop it.
       loggers: what the numbers of the run are sent to ("wandb", "tensorboard", "mlflow", "trackio", "csv", or
         `module:Name`): names, or arguments by name, such as `{"wandb": {"project": "cartpole"}}`.
-      film_every: films the best seed's policy each time this many environment steps were made; 0 does not.
+      film_every: films the first seed's policy each time this many environment steps were made; 0 does not.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:
       the run; `run.summary["absolute"]["iqm"]` is its score, unless `absolute_episodes=0` leaves that out.

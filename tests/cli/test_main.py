@@ -66,7 +66,7 @@ def test_an_unknown_command_names_the_nearest(command, capsys):
     assert told.out == ""
     assert told.err == (
         "shoal: there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, "
-        "check, grid, envs; did you mean 'train'?\n"
+        "check, grid, envs, runs, compare, report, log; did you mean 'train'?\n"
     )
 
 

@@ -1,6 +1,7 @@
 """The summary of a run: its fields, its scores, its checksums, and the revision it names."""
 
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_the_fields():
     assert list(summary) == [
         "schema", "environment", "algorithm", "seeds", "steps_per_seed", "failed", "final", "absolute",
         "steps_per_second", "seconds", "parameters_sha256", "versions", "revision", "device", "plain",
-        "evaluation",
+        "started_time", "ended_time", "host", "command", "evaluation",
     ]  # fmt: skip
     assert summary["plain"] is False
     assert summary["schema"] == 1 and summary["seeds"] == list(range(10))
@@ -55,9 +56,13 @@ def test_the_fields():
 
 def test_it_is_strict_json(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
-    directory.save_summary(make())
+    summary = make(started_time=0.5, command="shoal train 'a b'")
+    directory.save_summary(summary)
     text = (tmp_path / "run" / "summary.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == directory.load_summary() == make()
+    assert json.loads(text, parse_constant=pytest.fail) == directory.load_summary() == summary
+    assert summary["started_time"] == "1970-01-01T00:00:00+00:00" < summary["ended_time"]
+    assert (summary["host"], summary["command"]) == (platform.node(), "shoal train 'a b'")
+    assert make()["started_time"] is None and make()["command"] is None
 
 
 def test_scores_hold_the_interquartile_mean_and_its_interval():

@@ -123,3 +123,45 @@ def test_of_equal_scores_what_did_not_fail_comes_first():
     assert list(scores.rank_settings(by_label)) == ["b", "a", "one failed", "two failed"]
     assert list(scores.rank_settings({"failed": [math.nan], "lowest": [-1e30]})) == ["lowest", "failed"]
     assert list(scores.rank_settings({"b": [math.nan], "a": [math.nan]})) == ["b", "a"]
+
+
+def test_fewer_than_five_seeds_have_no_interval():
+    x = RNG.normal(size=(6, 3))
+    for statistic in (scores.iqm, np.mean):
+        assert scores.score_interval(x[:4], statistic) is None
+        assert scores.score_interval(x[:5], statistic) == scores.stratified_bootstrap_interval(
+            x[:5], statistic
+        )
+    assert scores.score_interval([1.0, 2.0, 3.0, 4.0, math.nan]) is None
+    assert scores.crossed_score_interval(x[:4]) is None and scores.crossed_score_interval(x[:5]) is None
+    assert scores.crossed_score_interval(x[:5, :1]) == scores.crossed_bootstrap_interval(x[:5, :1])
+    assert scores.crossed_score_interval(RNG.normal(size=(5, 5))) is not None
+    assert scores.crossed_score_interval(RNG.normal(size=(5, 4))) is None
+    assert scores.crossed_score_interval([[1.0]]) is None
+
+
+def test_what_is_said_of_few_seeds():
+    assert scores.few_seeds_note(10) == "" and "83% to 91%" in scores.few_seeds_note(9)
+    assert "no interval from 4 seeds" in scores.few_seeds_note(4)
+    assert "no interval from 1 seed:" in scores.few_seeds_note(1)
+
+
+def test_a_failed_seed_is_minus_infinity():
+    """One of five is trimmed from the mean; resamples that draw it twice make the lower end infinite, and not NaN."""
+    x = np.array([1.0, 2.0, 3.0, 4.0, -np.inf])
+    assert scores.iqm(x) == pytest.approx(2.0)
+    low, high = scores.stratified_bootstrap_interval(x)
+    assert low == -np.inf and 3.0 < high <= 4.0
+    assert scores.iqm(np.array([1.0, 2.0, 3.0, -np.inf, -np.inf])) == -np.inf
+    assert scores.stratified_bootstrap_interval(np.full(5, -np.inf)) == (-np.inf, -np.inf)
+    assert np.isnan(scores.stratified_bootstrap_interval([1.0, 2.0, np.nan])).all()
+
+
+def test_ends_next_to_infinities_are_values_themselves():
+    values = np.r_[np.full(30, -np.inf), np.arange(970.0)]
+    low, high = scores.percentile_interval(values)
+    assert low == -np.inf and high in values
+    assert scores.percentile_interval(np.r_[values, [np.nan] * 60]) == (-np.inf, np.inf)
+    finite = RNG.normal(size=1000)
+    expected = np.quantile(finite, (0.025, 0.975))
+    np.testing.assert_allclose(scores.percentile_interval(finite), expected, rtol=1e-12)

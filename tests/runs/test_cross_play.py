@@ -84,8 +84,7 @@ def test_each_seed_plays_against_each_of_another_run(runs):
         matrix = np.array(result["returns"][role]["matrix"])
         assert matrix.shape == (2, 3)
         np.testing.assert_allclose(part["returns"][role]["matrix"], matrix[1:, [2, 0]], atol=1e-4)
-        low, high = result["returns"][role]["interval"]
-        assert low <= result["returns"][role]["iqm"] <= high
+        assert result["returns"][role]["interval"] is None  # of two seeds against three
     other = cross_play(runs / "shared", runs / "memory", episodes=4, role=1, greedy=False)
     np.testing.assert_allclose(
         other["returns"][1]["matrix"], np.array(result["returns"][1]["matrix"]).T, atol=1e-4

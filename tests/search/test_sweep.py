@@ -302,7 +302,7 @@ def test_the_command_trains_an_odd_number_of_seeds_bit_for_bit(tmp_path, seeds, 
 
 def test_a_finished_sweep_is_read_and_another_one_refused(swept, monkeypatch):
     monkeypatch.setattr(sweeps, "run_experiment", None)  # nothing is trained
-    again = sweep(swept.path, **SPACE, confirm_seeds=1)
+    again = sweep(swept.path, **SPACE, confirm_seeds=1, note="another note")
     assert again.summary == swept.summary
     for changes, name in (
         ({"grid": {"baseline_rate": [0.1, 0.3]}}, "grid.baseline_rate"),

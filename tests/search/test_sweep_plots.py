@@ -25,7 +25,7 @@ SPACE = from_tables(
 GRID = from_tables({"grid": {"gamma": [0.99, 0.9], "ent_coef": [0.0, 0.01, 0.1]}})
 
 
-def ranked_points(space, samples=1, seeds=3):
+def ranked_points(space, samples=1, seeds=5):
     generator = np.random.default_rng(0)
     return rank(
         [
@@ -164,7 +164,7 @@ def test_pictures_have_the_scores_of_the_files(drawn):
     rates = {row["label"]: float(row["learning_rate"]) for row in table}
     wanted = sorted((SEARCH.to_unit("learning_rate", rates[label]), x) for label, x in scores.items())
     panel = next(x for x in saved["settings.png"].axes if x.get_xlabel() == "learning_rate")
-    points = zip(*line(panel, "one setting, 95% interval").get_data(), strict=True)
+    points = zip(*line(panel, "one setting").get_data(), strict=True)
     np.testing.assert_allclose(sorted(points), wanted)
     scatter = saved["pairs.png"].axes[0].collections[0]
     np.testing.assert_allclose(np.sort(scatter.get_array()), np.sort(list(scores.values())))

@@ -40,7 +40,7 @@ class Mine(shoal.Logger):
         if self.fault == "floods":
             print("x" * 2_000_000)
             os.write(2, b"y" * 2_000_000)
-        if self.fault == "stops" and step == 2:
+        if self.fault == "stops" and step >= 2:
             self.stop = "it is good enough"
         print(step, file=self.file)
 
@@ -213,3 +213,14 @@ def test_loggers_change_nothing_in_a_run(user_folder):
     assert config[0].replace("plain", "logged") == config[1]
 
 
+@pytest.mark.full
+def test_a_run_stops_where_a_logger_asks_for_it(user_folder):
+    run = shoal.train(
+        "CartPole-v1",
+        **dict(seeds=1, total_steps=20_000_000, num_envs=8, num_steps=16, num_evals=1, eval_episodes=4),
+        **dict(log_every=2_000, preset=False, progress=False, run_dir="stopped"),
+        loggers={"own_loggers:Mine": {"fault": "stops"}},
+    )
+    assert run.summary["stopped"] == "own_loggers:Mine: it is good enough"
+    assert 0 < run.summary["steps_per_seed"] < 20_000_000
+    assert received(user_folder / "stopped")[-1] == f"end {run.summary['steps_per_seed']}"

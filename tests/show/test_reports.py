@@ -51,6 +51,7 @@ def test_there_is_a_row_for_each_point_and_seed(directory, told):
         ("evaluation", 100, 10, 7),
         ("evaluation", 100, 10, 8),
     ]
+    assert time.time() - 60 < rows[2].pop("time") <= time.time()
     assert rows[2] == {
         **{"kind": "train", "step": 40, "updates": 4, "seed": 7},
         **{"episode_return": 30.0, "loss": 0.5, "train_seconds": 1.5, "steps_per_second": 2000.0},

@@ -1,12 +1,12 @@
 """`shoal checkpoints RUN`: list the checkpoints of a run, and verify them."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from shoal import api
 from shoal.cli import flags
+from shoal.disk.json_files import json_text
 
 COMMAND = "shoal checkpoints RUN"
 DESCRIPTION = (
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     settings, words = flags.parse(COMMAND, DESCRIPTION, CheckpointsFlags(), arguments)
     run = flags.require("run", "shoal checkpoints runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     found = api.checkpoints(run)
-    print(json.dumps(found, indent=2) if settings.json else table(found))
+    print(json_text(found).rstrip() if settings.json else table(found))
     return 1 if any(row["problem"] for row in found) else 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal import api
 from shoal.cli import flags
+from shoal.disk.json_files import json_text
 
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = (
@@ -15,47 +16,103 @@ DESCRIPTION = (
     "described, and not listed."
 )
 
+JSON_TYPES = (bool, int, float, str, type(None))
+
 
 @dataclasses.dataclass(frozen=True)
 class EnvsFlags:
-    """This command has no options."""
+    """The flags of the list."""
+
+    json: bool = False
+    """Prints everything as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """List all environments, or describe one."""
-    _, words = flags.parse(COMMAND, DESCRIPTION, EnvsFlags(), arguments)
+    settings, words = flags.parse(COMMAND, DESCRIPTION, EnvsFlags(), arguments)
     if words:
-        print(describe(*flags.parse_environment(words)))
-        return 0
-    names = api.environments()
-    width, tuned = max(map(len, names)) + 2, set(api.environments_with_presets())
-    for name in names:
-        mark = "preset" if name in tuned else ""
-        print(f"{name:<{width}}{mark:<8}{api.documentation(name).partition(chr(10))[0]}")
+        description = describe(*flags.parse_environment(words))
+        print(json_text(to_json(description), str).rstrip() if settings.json else page(description))
+    else:
+        listed = environments()
+        print(json_text(listed).rstrip() if settings.json else table(listed))
     return 0
 
 
-def describe(name: str, parameters: dict[str, Any]) -> str:
-    """Describe an environment and its parameters."""
-    declared_parameters = api.parameters_of(name)
-    environment = api.make(name, **parameters)
+def environments() -> list[dict[str, Any]]:
+    """Return of each environment its name, the first line of its documentation, and whether it has a preset."""
+    tuned = set(api.environments_with_presets())
+    return [
+        {"name": name, "about": api.documentation(name).partition("\n")[0], "has_preset": name in tuned}
+        for name in api.environments()
+    ]
+
+
+def table(listed: list[dict[str, Any]]) -> str:
+    """Format a line for each environment."""
+    width = max(len(x["name"]) for x in listed) + 2
     lines = [
-        f"{name}: {api.documentation(name)}".rstrip(": "),
+        f"{x['name']:<{width}}{'preset' if x['has_preset'] else '':<8}{x['about']}".rstrip() for x in listed
+    ]
+    return "\n".join(lines)
+
+
+def describe(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Describe an environment: its documentation, spaces (as text), presets, and parameters.
+
+    Of each parameter there are `value`, the default where none is given, None where one must be; `required`; and
+    `bounds` as text, "" where there are none.
+    """
+    environment, bounds = api.make(name, **parameters), api.bounds_of(name)
+    values = {
+        parameter: parameters.get(parameter, declared.default)
+        for parameter, declared in api.parameters_of(name).items()
+    }
+    return {
+        "name": name,
+        "about": api.documentation(name),
+        "observation": str(environment.observation_space),
+        "action": str(environment.action_space),
+        "presets": list(api.presets_of(name)),
+        "parameters": {
+            parameter: {
+                "value": None if value is inspect.Parameter.empty else value,
+                "required": value is inspect.Parameter.empty,
+                "bounds": str(bounds.get(parameter, "")),
+            }
+            for parameter, value in values.items()
+        },
+    }
+
+
+def to_json(description: dict[str, Any]) -> dict[str, Any]:
+    """Return a description with values that JSON has; those of other types, such as distributions, as text."""
+    parameters = {
+        name: x | {"value": x["value"] if isinstance(x["value"], JSON_TYPES) else repr(x["value"])}
+        for name, x in description["parameters"].items()
+    }
+    return description | {"parameters": parameters}
+
+
+def page(description: dict[str, Any]) -> str:
+    """Format the description of an environment."""
+    name, parameters = description["name"], description["parameters"]
+    lines = [
+        f"{name}: {description['about']}".rstrip(": "),
         "",
-        f"observation  {environment.observation_space}",
-        f"action       {environment.action_space}",
-        f"presets      {', '.join(api.presets_of(name)) or 'none: training uses the defaults'}",
+        f"observation  {description['observation']}",
+        f"action       {description['action']}",
+        f"presets      {', '.join(description['presets']) or 'none: training uses the defaults'}",
         "",
-        f"parameters, such as `shoal train {name} {next(iter(declared_parameters))}=...`:",
+        f"parameters, such as `shoal train {name} {next(iter(parameters))}=...`:",
     ]
     values = {
-        parameter: "(required)" if value is inspect.Parameter.empty else repr(value)
-        for parameter, declared in declared_parameters.items()
-        for value in [parameters.get(parameter, declared.default)]
+        parameter: "(required)" if x["required"] else repr(x["value"]) for parameter, x in parameters.items()
     }
-    bounds, width = api.bounds_of(name), max(map(len, declared_parameters)) + 2
-    column = max(len(values[parameter]) for parameter in bounds) + 2
+    width = max(map(len, parameters)) + 2
+    column = (
+        max((len(values[parameter]) for parameter, x in parameters.items() if x["bounds"]), default=0) + 2
+    )
     for parameter, value in values.items():
-        bound = str(bounds.get(parameter, ""))
-        lines.append(f"  {parameter:<{width}}{value:<{column}}{bound}".rstrip())
+        lines.append(f"  {parameter:<{width}}{value:<{column}}{parameters[parameter]['bounds']}".rstrip())
     return "\n".join(lines)

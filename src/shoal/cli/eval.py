@@ -1,13 +1,13 @@
 """`shoal eval RUN`: evaluate a run's policies on whole episodes, and print a line for each seed."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from shoal import api
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
+from shoal.disk.json_files import json_text
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
             tell=activity.describe,
             environment_parameters=parameters,
         )
-    print(as_json(results) if settings.json else table(results))
+    print(json_text(results).rstrip() if settings.json else table(results))
     return 0
 
 
@@ -129,13 +129,8 @@ def play_against(
             tell=activity.describe,
             environment_parameters=parameters,
         )
-    print(as_json(results) if settings.json else matrices(results))
+    print(json_text(results).rstrip() if settings.json else matrices(results))
     return 0
-
-
-def as_json(results: dict[str, Any]) -> str:
-    """Format results as strict JSON, in which numbers that are not finite are null."""
-    return json.dumps(api.to_jsonable(results, not_finite=lambda _: None), indent=2, allow_nan=False)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -152,7 +147,9 @@ def table(results: dict[str, Any]) -> str:
             f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
         )
     if len(results["metrics"]) > 1:
-        lines.append(f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}")
+        lines.append(
+            f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}".rstrip()
+        )
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
     shares = [x["unfinished"] for x in results["metrics"].values()]
@@ -232,12 +229,13 @@ def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
     statistics, has_several_seeds = ("mean", "median", "p20"), len(by_episode["return"]["seeds"][0]) > 1
     lines = ["by episode of a trial" + (", the mean of the seeds" if has_several_seeds else "")]
     header = [f"{name} {statistic}" for name in by_episode for statistic in statistics]
+    has_interval = any(by_episode["return"]["interval"])
     lines.append(
-        " episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if has_several_seeds else "")
+        " episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if has_interval else "")
     )
     for index, interval in enumerate(by_episode["return"]["interval"]):
         line = f"{index:>8}" + "".join(
             f"{x[statistic][index]:>16.3f}" for x in by_episode.values() for statistic in statistics
         )
-        lines.append(line + (f" {api.interval_text(interval, '.3f')}" if has_several_seeds else ""))
+        lines.append(line + (f" {api.interval_text(interval, '.3f')}" if has_interval else ""))
     return lines

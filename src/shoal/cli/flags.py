@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,6 +167,15 @@ def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[
         yield flag, name
         if setting.declared is bool:
             yield f"--no{flag[1:]}", name
+
+
+def command_line(command: str, arguments: Sequence[str]) -> str:
+    """Return a command with its words, quoted for a shell, such as `shoal train CartPole-v1 --note 'a note'`.
+
+    Args:
+      command: as the help shows it, such as `shoal train ENV`.
+    """
+    return shlex.join([*command.split()[:2], *arguments])
 
 
 def given(arguments: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,9 @@ class LogFlags(LoggerFlags):
 def main(arguments: Sequence[str]) -> int:
     """Send what is missing, and say how much it was."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, LogFlags(), arguments)
-    path = flags.require("run", "shoal log runs/CartPole-v1-ppo-20260131-093000 --logger csv", "".join(words[:1]))
+    path = flags.require(
+        "run", "shoal log runs/CartPole-v1-ppo-20260131-093000 --logger csv", "".join(words[:1])
+    )
     if len(words) > 1:
         raise ShoalError(f"shoal log takes one run, and was given {' '.join(words)}.")
     loggers = settings.loggers()

@@ -63,7 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         api.assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
     )
     options = api.PbtOptions(ready_every=choices.ready_every, members=choices.members)
-    return print_result(api.run_pbt(request, tuned, options, choices.call(IMPORT_SECONDS)))
+    return print_result(
+        api.run_pbt(request, tuned, options, choices.call(IMPORT_SECONDS, COMMAND, arguments))
+    )
 
 
 def _replay(run: str, arguments: Sequence[str]) -> int:
@@ -77,4 +79,4 @@ def _replay(run: str, arguments: Sequence[str]) -> int:
             f"{' '.join([*words, *others])} has no effect with --replay {run}, which has all settings of that run; "
             "leave it out."
         )
-    return print_result(api.run_replay(run, overrides, choices.call(IMPORT_SECONDS)))
+    return print_result(api.run_replay(run, overrides, choices.call(IMPORT_SECONDS, COMMAND, arguments)))

@@ -41,5 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, ResumeFlags, defaults, arguments)
     if words != [run]:
         raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
-    options: dict[str, Any] = {"call": choices.call(IMPORT_SECONDS), "from_step": choices.from_step}
+    options: dict[str, Any] = {
+        "call": choices.call(IMPORT_SECONDS, COMMAND, arguments),
+        "from_step": choices.from_step,
+    }
     return print_result(api.resume_run(run, None, functions={}, overrides=overrides, **options))

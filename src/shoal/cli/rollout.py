@@ -1,15 +1,14 @@
 """`shoal rollout ENV`: step many environments over all devices of the machine."""
 
 import dataclasses
-import json
-import math
 import sys
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shoal import api
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
+from shoal.disk.json_files import json_text
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (
@@ -67,7 +66,11 @@ def main(arguments: Sequence[str]) -> int:
         print(note, file=sys.stderr)
     environment_text = environment or f"the environment of {settings.policy}"
     actor_text = f"the policy of {settings.policy}" if settings.policy else "random actions"
-    print(as_json(result) if settings.json else statistics_text(result, f"{environment_text}, {actor_text}"))
+    print(
+        json_text(to_json(result)).rstrip()
+        if settings.json
+        else statistics_text(result, f"{environment_text}, {actor_text}")
+    )
     return 0
 
 
@@ -94,14 +97,7 @@ def statistics_text(result: api.RolloutResult, title: str) -> str:
     return "\n".join(lines)
 
 
-def as_json(result: api.RolloutResult) -> str:
-    """Return the statistics as JSON; a statistic without episodes is null."""
-    values = {
-        field.name: getattr(result, field.name)
-        for field in dataclasses.fields(result)
-        if field.name not in ("data", "path")
-    }
-    finite = {
-        name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()
-    }
-    return json.dumps(finite | {"path": str(result.path) if result.path else None}, indent=2)
+def to_json(result: api.RolloutResult) -> dict[str, Any]:
+    """Return the statistics by name, without the data; one without episodes is NaN."""
+    names = [field.name for field in dataclasses.fields(result) if field.name != "data"]
+    return {name: getattr(result, name) for name in names}

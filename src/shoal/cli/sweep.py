@@ -42,5 +42,5 @@ def main(arguments: Sequence[str]) -> int:
     request, space, options, choices = read_search(
         COMMAND, DESCRIPTION, SweepFlags, api.SweepOptions, example, arguments
     )
-    call = choices.call(IMPORT_SECONDS, own_process=False)
+    call = choices.call(IMPORT_SECONDS, COMMAND, arguments, own_process=False)
     return print_result(api.run_sweep(request, space, options, call))

@@ -21,7 +21,17 @@ DESCRIPTION = (
 )
 
 
-LOGGING = {"logging": ("logger", "logger_args", "logger_keys", "track", "wandb_project_name", "wandb_entity")}
+LOGGING = {
+    "logging": (
+        "logger",
+        "logger_args",
+        "logger_keys",
+        "track",
+        "wandb_project_name",
+        "wandb_entity",
+        "film_every",
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +39,17 @@ class OutputFlags(api.LoggerFlags):
     """The flags of every command that trains or resumes about what is shown, and to whom."""
 
     film_every: int = parameter(0, low=0, high=LARGEST_INDEX)
-    """Films the best seed's policy each time this many environment steps were made, in a process of its own, into
-    films/ of the run; 0 does not."""
+    """Draws a film of the first seed's policy each time this many environment steps were made, in a process of its own;
+    0 draws none."""
     quiet: bool = False
     """Shows no progress; the result is still printed."""
 
-    def call(self, import_seconds: float, own_process: bool = True) -> api.Call:
-        """Return how the command calls for its runs."""
-        loggers = api.companions_of(self.loggers())
-        return api.Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every)
+    def call(
+        self, import_seconds: float, command: str, arguments: Sequence[str], own_process: bool = True
+    ) -> api.Call:
+        """Return how a command with some arguments calls for its runs."""
+        loggers, command = api.companions_of(self.loggers()), flags.command_line(command, arguments)
+        return api.Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         from_step=choices.from_step,
         overrides=overrides,
     )
-    return print_result(api.run_experiment(experiment, choices.call(IMPORT_SECONDS)))
+    return print_result(api.run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, arguments)))
 
 
 def print_result(trained: api.TrainedRun) -> int:

@@ -35,8 +35,8 @@ IMPORTABLE = ("score", "eval_metrics")
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
 LOGGING = (
-    "the numbers of a run are sent elsewhere by --logger (loggers in Python): wandb, tensorboard, mlflow, trackio, csv, "
-    "or a class of your own"
+    "the numbers of a run are sent elsewhere by --logger (loggers in Python): wandb, tensorboard, mlflow, trackio, "
+    "csv, or a class of your own"
 )
 # Settings by the names that other trainers give them; a sentence explains those without a counterpart.
 ON_A_GPU = (

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float
     write_text(path, json_text(value, not_finite))
 
 
-def json_text(value: Mapping[str, Any], not_finite: Callable[[float], Any] = to_null) -> str:
-    """Return the text of a JSON file; see `to_jsonable`."""
+def json_text(value: Mapping[str, Any] | Sequence[Any], not_finite: Callable[[float], Any] = to_null) -> str:
+    """Return a value as strict JSON, as it stands in a file; see `to_jsonable`."""
     return json.dumps(to_jsonable(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n"
 
 

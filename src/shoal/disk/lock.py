@@ -10,6 +10,7 @@ What network file systems give is in `docs/durability.md`.
 
 import contextlib
 import errno
+import importlib
 import os
 import platform
 import re
@@ -22,6 +23,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors
 
 LOCK = ".lock"
+GRACE_SECONDS = 0.1  # within which `is_held` of another process has ended, which locks for microseconds
 
 # The content of a lock file. The token tells apart processes of containers with the same number and host name.
 _ENTRY = re.compile(rb"(process [1-9][0-9]{0,9} of host '[ -&(-~]+')\n[0-9a-f]{16}\n")
@@ -55,7 +57,7 @@ class Lock:
         with report_os_errors(f"{self._name} cannot be locked"):
             os.stat(os.path.join(self._path.parent, ""))  # filelock would make a directory that is gone
             try:
-                self._lock.acquire()
+                self._lock.acquire(timeout=GRACE_SECONDS, poll_interval=GRACE_SECONDS / 10, blocking=True)
             except Timeout:
                 raise ShoalError(
                     f"{self._name} is in use by {_holder(self._path)}; wait until that has ended, or name another "
@@ -66,6 +68,33 @@ class Lock:
         """Release the lock; never raises an error of the disk, since the kernel releases it at the process's end."""
         with contextlib.suppress(OSError):
             self._lock.release()
+
+
+def is_held(directory: Path | str) -> bool:
+    """Report whether a process, this one included, has locked a run directory; nothing is waited for or written.
+
+    Where a file cannot be locked, such as on a file system without locks, it is not held. The shared lock that is tried
+    for an instant keeps nobody out, since `Lock` tries again within that time.
+    """
+    try:
+        descriptor = os.open(Path(directory) / LOCK, _READ)
+    except PermissionError:
+        return os.name == "nt"  # where others cannot read a file that is locked
+    except OSError:
+        return False
+    try:
+        if os.name == "nt":
+            os.read(descriptor, 1)
+        else:
+            fcntl = importlib.import_module("fcntl")
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _own_entry() -> bytes:

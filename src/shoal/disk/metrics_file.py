@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors, sync_directory
-from shoal.disk.json_files import to_jsonable, to_null
+from shoal.disk.json_files import parse_json, to_jsonable, to_null
 
 METRICS = "metrics.jsonl"
+READ_BYTES = 100_000  # more than a row has
 
 
 class Mark(NamedTuple):
@@ -152,6 +153,38 @@ class MetricsWriter:
                 if not has_failed:
                     self._failures.put(error)
                 has_failed = True
+
+
+def first_row(run_path: Path) -> dict[str, Any]:
+    """Read the first whole row of a run's metrics without the others; {} where there is none.
+
+    Raises:
+      ShoalError: it cannot be read, or is damaged.
+    """
+    return _row_near(run_path / METRICS, 0)
+
+
+def last_row(run_path: Path) -> dict[str, Any]:
+    """Read the last whole row of a run's metrics without the others; {} where there is none.
+
+    Raises:
+      ShoalError: it cannot be read, or is damaged.
+    """
+    return _row_near(run_path / METRICS, -1)
+
+
+def _row_near(path: Path, place: int) -> dict[str, Any]:
+    """Read the row at a place, 0 or -1, from the bytes at that end of the file."""
+    if not path.exists():
+        return {}
+    with report_os_errors(f"{path} cannot be read"), open(path, "rb") as file:
+        if place < 0:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - READ_BYTES))
+        lines = file.read(READ_BYTES).split(b"\n")[:-1]
+    row = parse_json(lines[place], f"{'the last line' if place else 'line 1'} of {path}") if lines else {}
+    if not isinstance(row, dict):
+        raise ShoalError(f"{path} is damaged: a row is no object.")
+    return row
 
 
 def find_damage(content: bytes, mark: Mark) -> str:

@@ -1,10 +1,12 @@
 """The summary of a run: scores over seeds, speed, checksums, versions and device."""
 
 import contextlib
+import datetime
 import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,8 @@ def build_summary(
     seconds: Mapping[str, float],
     parameters: Sequence[Mapping[str, Any]],
     failed: Sequence[Mapping[str, Any]] = (),
+    started_time: float | None = None,
+    command: str | None = None,
     **further: Any,
 ) -> dict[str, Any]:
     """Build the content of `summary.json`.
@@ -55,6 +59,8 @@ def build_summary(
       steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
       failed: an entry for each seed that was not trained to the end; if none was, there is no score.
+      started_time: when training started, in seconds since the epoch; None if that is not known.
+      command: the user's command line, quoted for a shell; None for a run from Python.
     """
     has_score = len(failed) < len(seeds)
     return {
@@ -73,12 +79,21 @@ def build_summary(
         "revision": revision(),
         "device": device(),
         "plain": USE_PLAIN or list(PLAIN) or False,
+        "started_time": None if started_time is None else iso_time(started_time),
+        "ended_time": iso_time(time.time()),
+        "host": platform.node(),
+        "command": command,
         **further,
     }
 
 
+def iso_time(seconds: float) -> str:
+    """Format seconds since the epoch as a time in UTC by ISO 8601, such as 2026-01-31T09:30:00+00:00."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+
+
 def score_statistics(returns: Sequence[float], has_score: bool = True) -> dict[str, Any]:
-    """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for one seed.
+    """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for too few seeds.
 
     A seed that failed counts with the return of the policy that it has from before. Where all have failed there is no
     score (`has_score`): the mean is NaN, and the interval None.
@@ -87,11 +102,11 @@ def score_statistics(returns: Sequence[float], has_score: bool = True) -> dict[s
     Precipice".
     """
     values = np.asarray(returns, np.float64)
-    low, high = scores.stratified_bootstrap_interval(values, scores.iqm)
+    interval = scores.score_interval(values) if has_score else None
     return {
         "returns": values.tolist(),
         "iqm": float(scores.iqm(values)) if has_score else float("nan"),
-        "interval": [float(low), float(high)] if has_score and len(values) > 1 else None,
+        "interval": None if interval is None else list(interval),
     }
 
 

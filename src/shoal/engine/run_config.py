@@ -48,7 +48,7 @@ class RunConfig:
             *("eval_consecutive", "absolute_episodes", "score", "eval_metrics"),
         ),
         "logging and checkpoints": (
-            "log_every",
+            *("tag", "note", "log_every"),
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("checkpoint_replay", "on_nan", "on_disk_error"),
         ),
@@ -70,6 +70,10 @@ class RunConfig:
     """Makes this many steps in each environment for an update."""
     name: str = ""
     """Gives the run this name, in its directory's name, its result and its summary."""
+    tag: tuple[str, ...] = ()
+    """Gives the run these tags, by which `shoal runs --tag` lists it."""
+    note: str = ""
+    """Keeps this text with the run, which `shoal runs` shows."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool"] = "fresh"

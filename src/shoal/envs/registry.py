@@ -203,6 +203,17 @@ def bounds_of(name: str) -> dict[str, Bounds]:
     return bounds | dict.fromkeys((TIME_LIMIT, TRIAL), struct.Bounds(low=1))
 
 
+def score_bounds_of(name: str) -> tuple[float, float] | None:
+    """Return the mean returns of random actions and of the best policy, by which scores are normalised.
+
+    An environment declares them in its class attribute `score_bounds`; None where it declares none.
+
+    Raises:
+      ShoalError: the name is unknown.
+    """
+    return getattr(inspect.unwrap(_resolve(name, _entry(name).constructor)), "score_bounds", None)
+
+
 def names_of_class(cls: type) -> list[str]:
     """List the registered names whose environments (inside `max_episode_steps` and `trial_episodes`) are of a class.
 

@@ -80,7 +80,7 @@ def cross_play(
       `environment`, `mode`, `episodes`, `max_steps` and the share of `unfinished` episodes; `first` and `second`, each
       with its `name`, `which`, `seeds`, those of which `failed` (were not trained to the end), and `roles`; and
       `returns`, by role: `matrix` [seeds of first][seeds of second], each the mean over the role's agents and the
-      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for one pair).
+      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for too few).
     Raises:
       ShoalError: a side is none of these, its spaces are not the environment's, or the world has only one role.
     """
@@ -230,5 +230,9 @@ def _stacked(side: _Given, world: Environment) -> Side:
 def _statistics(returns: np.ndarray) -> dict[str, Any]:
     """Compute the result of one role from the returns of its agents, [S, R, A]."""
     matrix = np.asarray(returns, np.float64).mean(axis=-1)
-    interval = list(scores.crossed_bootstrap_interval(matrix)) if matrix.size > 1 else None
-    return {"matrix": matrix.tolist(), "iqm": float(scores.iqm(matrix)), "interval": interval}
+    interval = scores.crossed_score_interval(matrix)
+    return {
+        "matrix": matrix.tolist(),
+        "iqm": float(scores.iqm(matrix)),
+        "interval": None if interval is None else list(interval),
+    }

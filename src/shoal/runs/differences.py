@@ -14,6 +14,8 @@ LEFT_OUT = {
     *(
         "run_dir",
         "name",
+        "tag",
+        "note",
         "seeds",
         "seed",
         "total_steps",

@@ -149,7 +149,7 @@ def evaluate_run(
     Returns:
       `environment`, `which`, `mode`, `memory` (its duration), `episodes`, `max_steps` and, of several agents,
       `team_return`; `metrics`, of each seed by name (see `evaluate`); `failed`, those that were not trained to the end;
-      `iqm` of the seeds' mean returns and its 95% `interval`, None for one seed; `by_episode`, of trials (see
+      `iqm` of the seeds' mean returns and its 95% `interval`, None for too few seeds; `by_episode`, of trials (see
       `shoal.disk.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
     Raises:
       ShoalError: as `load`, `evaluate` and `render`.

@@ -19,7 +19,9 @@ from shoal.base import cpu
 from shoal.base.errors import ShoalError
 from shoal.base.imports import find_user_modules
 from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import FILMS
+from shoal.disk.directory import CONFIG, FILMS
+from shoal.disk.json_files import read_json
+from shoal.engine.population.members import members_of_config
 from shoal.envs.base import can_render
 from shoal.runs.plan import Experiment
 from shoal.show.companions import Companion
@@ -100,12 +102,13 @@ def _follow(path: Path, every: int, ended: threading.Event) -> None:
 
 
 def _film(path: Path, steps: int) -> None:
-    """Film the policy of the best seed at a checkpoint; one that was removed meanwhile is left out."""
+    """Film the policy of the first member at a checkpoint; one that was removed meanwhile is left out."""
     from shoal.runs.evaluate import render  # noqa: PLC0415 (its seconds are the first film's)
     from shoal.runs.load import load  # noqa: PLC0415
 
+    first = members_of_config(read_json(path / CONFIG))[0]
     try:
-        policy = load(path, checkpoint=steps)
+        policy = load(path, checkpoint=steps, seed=first.seed, label=first.label or None)
     except ShoalError:
         if steps in Checkpoints(path).steps():
             raise

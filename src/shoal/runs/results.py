@@ -1,9 +1,7 @@
 """The result of a run: what `train` returns, and the content of `summary.json`."""
 
-import base64
 import contextlib
 import dataclasses
-import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.disk import checkpoint_record
-from shoal.disk.directory import LEARNING_CURVE, RunDirectory
+from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import report_wrong_types
-from shoal.disk.metrics_file import METRICS
+from shoal.disk.metrics_file import METRICS, first_row
 from shoal.disk.summary import build_summary, chosen_score, interval_text, variant_scores
 from shoal.engine import team
 from shoal.engine.nonfinite import STOPPED, failed_members
 from shoal.engine.population import member_layout
-from shoal.engine.population.members import Member
+from shoal.engine.population.members import Member, members_of_config
 from shoal.engine.run import Run
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.runs import compiled_trainer, finetuning
@@ -29,6 +28,7 @@ from shoal.runs.load import load
 from shoal.runs.placement import place
 from shoal.runs.plan import Experiment
 from shoal.runs.resume import Finished
+from shoal.show import run_html
 from shoal.types import Environment, Learner
 
 
@@ -69,20 +69,12 @@ class TrainedRun:
         )
 
     def _repr_html_(self) -> str:
-        seeds = self.summary["seeds"]
-        scores = [
-            (self.summary[name] or {}).get("returns", [None] * len(seeds)) for name in ("absolute", "final")
-        ]
-        rows = zip(seeds, *scores, strict=True)
-        cells = [[str(seed), *("" if x is None else f"{x:.2f}" for x in returns)] for seed, *returns in rows]
-        head = ["seed", "return of the best policy", "of the last policy"]
-        lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in (head, *cells)]
-        table = "".join(f"<tr>{line}</tr>" for line in lines)
-        image = ""
-        with contextlib.suppress(OSError):
-            data = base64.b64encode((self.path / LEARNING_CURVE).read_bytes()).decode()
-            image = f'<img src="data:image/png;base64,{data}" width="600">'
-        return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{table}</table>{image}"
+        members = tuple(map(Member, self.summary["seeds"]))
+        with contextlib.suppress(ShoalError):  # a directory that was removed or damaged since
+            members = members_of_config(RunDirectory(self.path).load_config())
+        failed = {(x["seed"], x.get("label", "")) for x in self.summary["failed"]}
+        places = tuple(k for k, member in enumerate(members) if (member.seed, member.label) in failed)
+        return run_html.run_html(repr(self)[1:-1], self.summary, self.evaluations, members, places)
 
     def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
         """Load the policy of a member, as `shoal.load` does."""
@@ -132,8 +124,30 @@ def _failures(experiment: Experiment, members: Run) -> dict[int, dict[str, Any]]
     }
 
 
+def _started_time(path: Path) -> float | None:
+    """Return when a run wrote its first row of metrics, in seconds since the epoch; None if that is not known."""
+    with contextlib.suppress(ShoalError):
+        time = first_row(path).get("time")
+        return float(time) if isinstance(time, float | int) else None
+    return None
+
+
+def _agents(environment: Environment, steps: int) -> dict[str, Any]:
+    """Return the entry in a summary about the agents of an environment that has several."""
+    return {
+        "count": environment.num_agents,
+        "team_return": team.team_return_of(environment),
+        "agent_steps_per_seed": steps * environment.num_agents,
+    }
+
+
 def summarise(
-    experiment: Experiment, trained: compiled_trainer.TrainedPopulation, import_seconds: float
+    experiment: Experiment,
+    trained: compiled_trainer.TrainedPopulation,
+    import_seconds: float,
+    *,
+    path: Path | None = None,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Build the summary of a finished run.
 
@@ -141,6 +155,8 @@ def summarise(
       experiment: that was run.
       trained: the population.
       import_seconds: the duration of the imports.
+      path: the run's directory, whose first row of metrics says when it started.
+      command: the user's command line, quoted for a shell; None for a run from Python.
     """
     run, seconds, members = experiment.run, trained.seconds, experiment.members
     steps = trained.updates * run.steps_per_update
@@ -149,11 +165,7 @@ def summarise(
     further: dict[str, Any] = {"name": run.name, "settings": differences(experiment)}
     failed = _failures(experiment, trained.population)
     if environment.num_agents > 1:
-        further["agents"] = {
-            "count": environment.num_agents,
-            "team_return": team.team_return_of(environment),
-            "agent_steps_per_seed": steps * environment.num_agents,
-        }
+        further["agents"] = _agents(environment, steps)
     if run.score != "return_mean":
         has_score = len(failed) < len(members)
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, has_score)
@@ -178,6 +190,8 @@ def summarise(
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=list(failed.values()),
+        started_time=None if path is None else _started_time(path),
+        command=command,
         evaluation={
             "mode": run.eval_mode,
             "episodes": run.num_absolute_episodes,

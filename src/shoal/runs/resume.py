@@ -20,12 +20,16 @@ from shoal.engine.nonfinite import failed_members
 from shoal.engine.run import Run
 from shoal.engine.run_config import RunConfig
 from shoal.runs.checkpointing import replay_of, restored, saved_leaves
+from shoal.runs.differences import differences
 from shoal.runs.plan import Experiment
 
+# Settings that describe a run to people, in which a repeated command may differ from the one before.
+DESCRIPTIVE = ("tag", "note")
 # Settings of the run that a resumed one may change, besides the numbers of the algorithm that are data.
 CHANGEABLE = (
     *("total_steps", "num_evals", "eval_every", "log_every", "checkpoint_seconds", "checkpoint_every"),
     *("keep", "checkpoint_evals", "checkpoint_replay", "on_nan", "on_disk_error"),
+    *DESCRIPTIVE,
 )
 # Settings that name the place of a run, or how it uses the machine.
 NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
@@ -51,11 +55,11 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
       asked: the same before that.
     """
     resolved, before = as_json(experiment), as_json(asked)
-    differences = {
+    requested = {
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
     }
-    return resolved | {"asked": differences, "history": []}
+    return resolved | {"settings": differences(experiment), "asked": requested, "history": []}
 
 
 def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
@@ -69,7 +73,7 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     for part in ("environment", "algorithm", "run"):
         before = {**saved[part], **saved.get("asked", {}).get(part, {})}
         for name in [*before, *(name for name in now[part] if name not in before)]:
-            if name != "run_dir" and before.get(name) != now[part].get(name):
+            if name not in ("run_dir", *DESCRIPTIVE) and before.get(name) != now[part].get(name):
                 raise ShoalError(
                     f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
                     f"{now[part].get(name)!r} was asked for; name a new directory, or continue with `shoal resume`."
@@ -226,7 +230,8 @@ def save_changes(
     """Write the settings of a resumed run into its `config.json`, and their changes into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
-    config = as_json(experiment) | {"asked": saved.get("asked", {}), "history": history}
+    further = {"settings": differences(experiment), "asked": saved.get("asked", {}), "history": history}
+    config = as_json(experiment) | further
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 

@@ -53,6 +53,7 @@ class Call(NamedTuple):
     listeners: tuple[Any, ...] = ()  # see `show.listeners`
     loggers: tuple[Companion, ...] = ()  # processes beside each run
     film_every: int = 0  # environment steps between two films; 0 for none
+    command: str | None = None  # of the command line; None from Python
 
     def note(self, text: str) -> None:
         """Write a line to standard error, if anything is printed."""
@@ -207,7 +208,7 @@ def _run(
     origin: Origin | None
     with contextlib.ExitStack() as held:
         experiment = filming.with_checkpoints(experiment, call.film_every)
-        beside = (*call.loggers, *filming.companions_of(call.film_every))
+        beside = (*filming.companions_of(call.film_every), *call.loggers)  # whose last films are logged
         companions = held.enter_context(Companions(beside))
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
@@ -376,7 +377,7 @@ def save_run(
     if absolute is not None:
         trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
         supervisor.begins("saving")
-    summary = summarise(experiment, trained, call.import_seconds)
+    summary = summarise(experiment, trained, call.import_seconds, path=directory.path, command=call.command)
     summary |= {"resumed_from": dict(experiment.resumed_from)} if experiment.resumed_from else {}
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained, history)

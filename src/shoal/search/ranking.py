@@ -1,7 +1,7 @@
 """Results of a sweep: the table of members, the ranking of settings, and how much each setting matters.
 
 A member is one setting with one seed. The unit of comparison is the setting: its seeds are aggregated by the
-interquartile mean, with a bootstrap interval where there are several (Agarwal et al. 2021).
+interquartile mean, with a bootstrap interval where there are enough (Agarwal et al. 2021).
 """
 
 import csv
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.files import write_whole_file
-from shoal.ops.scores import SettingScore, rank_settings, stratified_bootstrap_interval
+from shoal.ops.scores import SettingScore, rank_settings, score_interval
 from shoal.search.distributions import Choice, is_same
 from shoal.search.space import Space, format_value
 
@@ -58,7 +58,7 @@ class Ranked:
       settings: the values that vary in the sweep.
       scores: of each seed; a seed that failed has the worst score of the search. All are NaN if all seeds failed.
       score: the interquartile mean of `scores`; NaN if all seeds failed.
-      interval: the 95% bootstrap interval of the score; None with one seed.
+      interval: the 95% bootstrap interval of the score; None where there are too few seeds, or no score.
       rung: see `MemberResult`.
       stopped: whether it was stopped early; then its scores are those at its rung.
       unfinished: the share of the new episodes that were cut, over the seeds that did not fail.
@@ -136,7 +136,6 @@ def score_of(member: MemberResult, objective: str) -> float:
 def _aggregate(
     members: Sequence[MemberResult], objective: str, reached: Sequence[float], score: SettingScore
 ) -> Ranked:
-    has_interval = len(score.scores) > 1 and math.isfinite(score.iqm)
     shares = [member.unfinished for member in members if not member.failure]
     seeds = tuple(member.seed for member in members)
     return Ranked(
@@ -145,7 +144,7 @@ def _aggregate(
         seeds=seeds,
         scores=score.scores,
         score=score.iqm,
-        interval=stratified_bootstrap_interval(np.array(score.scores)) if has_interval else None,
+        interval=score_interval(np.array(score.scores)),
         steps=max(member.steps for member in members),
         rung=max(member.rung for member in members),
         stopped=any(_is_stopped(member, objective) for member in members),

@@ -43,6 +43,7 @@ from shoal.search.grouping import (
 from shoal.search.ranking import AT_RUNG, MemberResult, Ranked, rank
 from shoal.search.space import Space, label_of
 from shoal.search.sweep_directory import SweepDirectory
+from shoal.show import run_html
 from shoal.show.progress import Progress
 from shoal.xla.jax_settings import require_usable
 
@@ -104,6 +105,13 @@ class Sweep:
 
     path: Path
     summary: Mapping[str, Any]
+
+    def _repr_html_(self) -> str:
+        count = len(self.summary["members"])
+        description = (
+            f"{self.summary['environment']}, {self.summary['algorithm']}, {count} settings; {self.path}"
+        )
+        return run_html.sweep_html(description, self.summary)
 
     def policy(self, which: str = "best", seed: int | None = None, label: str | None = None) -> TrainedPolicy:
         """Load the policy of a member, by default the best one of the best setting, as `shoal.load` does."""

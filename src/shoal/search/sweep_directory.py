@@ -10,6 +10,7 @@ from shoal.config import arguments
 from shoal.disk import new_directory
 from shoal.disk.json_files import read_json, report_wrong_types, to_jsonable, write_json
 from shoal.disk.search_files import SWEEP, holds_sweep
+from shoal.runs.resume import DESCRIPTIVE
 
 SCHEMA = 1
 
@@ -83,8 +84,9 @@ class SweepDirectory:
 def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise ShoalError, with the first difference, unless a directory holds the sweep that is asked for."""
     before, now = flatten(saved), flatten(asked)
+    descriptive = {f"run.{name}" for name in DESCRIPTIVE}
     for name in [*before, *(name for name in now if name not in before)]:
-        if before.get(name) != now.get(name):
+        if name not in descriptive and before.get(name) != now.get(name):
             raise ShoalError(
                 f"sweep directory {str(path)!r} holds another sweep: {name} is {_shown(before.get(name))} there, and "
                 f"{_shown(now.get(name))} was asked for; name a new directory."

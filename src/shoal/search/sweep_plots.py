@@ -311,7 +311,7 @@ def plot_importances(path: Path, found: Sequence[Importance], title: str) -> Non
 def plot_best_and_worst(
     path: Path, best: Mapping[str, Curve], worst: Mapping[str, Curve], title: str, *, label: str = "score"
 ) -> None:
-    """Write a PNG of the learning curves of the best and of the worst settings, with their 95% intervals.
+    """Write a PNG of the learning curves of the best and of the worst settings, with 95% intervals.
 
     Args:
       best: by label, the environment steps of each seed [points] and the returns [points, seeds], best first.
@@ -325,7 +325,8 @@ def plot_best_and_worst(
     ):
         for (name, (steps, returns)), colour, dash in zip(curves.items(), colours, style, strict=False):
             middle, low, high = iqm_and_interval(np.asarray(returns, np.float64))
-            axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+            if np.isfinite(low).any():
+                axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
             axes.plot(steps, middle, dash, color=colour, linewidth=1.8, label=name)
     axes.set_xlabel("environment steps of each seed", color=TEXT)
     axes.xaxis.set_major_formatter(figures.format_steps)

@@ -11,7 +11,6 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -54,12 +53,10 @@ class Companions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let them do the rest; a run that has ended well waits for that, for some seconds."""
+        """Let them do the rest, in their order; a run that has ended well waits for each, for some seconds."""
         for process in self._processes:
             process.end()
-        deadline = time.monotonic() + (CLOSING_SECONDS if kind is None else FAILING_SECONDS)
-        for process in self._processes:
-            process.wait(deadline)
+            process.wait(CLOSING_SECONDS if kind is None else FAILING_SECONDS)
 
     def require(self) -> None:
         """Require that each has what it needs.
@@ -129,8 +126,8 @@ class _Process:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
-    def wait(self, deadline: float) -> None:
-        self._thread.join(max(deadline - time.monotonic(), 0.0))
+    def wait(self, seconds: float) -> None:
+        self._thread.join(seconds)
         if self._thread.is_alive() and self._path:
             name = self._companion.name
             self._note(f"{name} has not ended yet and goes on by itself; {self._later()} sends what is missing")

@@ -169,6 +169,23 @@ def test_other_rows_begin_a_new_run_of_the_logger(tmp_path):
     assert state_of(run)["rows"] == 5
 
 
+def test_a_changed_setting_begins_a_new_run_of_the_logger_with_all_rows(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    run.add(0)
+    follow(run, logger)
+    changed = config()
+    changed["run"]["total_steps"] = 64  # a longer run is the same run
+    (run.path / "config.json").write_text(json.dumps(changed))
+    run.add(1)
+    follow(run, logger)
+    changed["algorithm"]["learning_rate"] = 0.5
+    (run.path / "config.json").write_text(json.dumps(changed))
+    run.add(2)
+    follow(run, logger)
+    assert logger.opened == [None, {"received": 1}, None]
+    assert steps(logger) == [0, 1, 0, 1, 2]
+
+
 def test_a_shorter_run_begins_a_new_one_only_where_it_has_finished(tmp_path):
     run, logger = Directory(tmp_path / "run"), Recorder()
     for step in range(4):

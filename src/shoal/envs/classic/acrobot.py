@@ -73,6 +73,7 @@ class Acrobot:
         high=(1, 1, 1, 1, MAX_VELOCITY_1, MAX_VELOCITY_2),
     )
     action_space = Discrete(3)  # torque -1, 0, +1
+    score_bounds = (-499.0, -64.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 15
 
     def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:

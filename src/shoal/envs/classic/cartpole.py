@@ -55,6 +55,7 @@ class CartPole:
         high=(2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf),
     )
     action_space = Discrete(2)  # push left, push right
+    score_bounds = (22.0, 500.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 50
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:

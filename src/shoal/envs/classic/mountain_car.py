@@ -66,6 +66,7 @@ class MountainCar:
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Discrete(3)  # push left, coast, push right
+    score_bounds = (-200.0, -98.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 30
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:

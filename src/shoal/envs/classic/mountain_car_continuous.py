@@ -41,6 +41,7 @@ class MountainCarContinuous:
 
     observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Box(low=-MAX_THROTTLE, high=MAX_THROTTLE, shape=(1,))
+    score_bounds = (-33.0, 95.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 30
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:

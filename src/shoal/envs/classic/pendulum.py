@@ -52,6 +52,7 @@ class Pendulum:
 
     observation_space = Box(low=(-1.0, -1.0, -MAX_SPEED), high=(1.0, 1.0, MAX_SPEED))
     action_space = Box(low=-MAX_TORQUE, high=MAX_TORQUE, shape=(1,))
+    score_bounds = (-1226.0, -147.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 20
 
     def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:

@@ -14,6 +14,7 @@ from shoal.disk.directory import CONFIG, FILMS, LOGGERS, SUMMARY
 from shoal.disk.json_files import read_json, write_json
 from shoal.disk.metrics_file import METRICS
 from shoal.engine.population.members import members_of_config
+from shoal.report.loggers.logged_settings import settings_hash
 from shoal.report.loggers.logger import LoggedRun, Logger
 from shoal.report.loggers.rows import Position, RowReader
 from shoal.report.loggers.series import CLEANRL_NAMES, Aggregation, cleanrl_names, series_of
@@ -50,7 +51,7 @@ class Follower:
         self._file, self.log = self._folder / f"{stem}.json", self._folder / f"{stem}.log"
         self._lock = FileLock(self._folder / f".{stem}.lock", preserve_lock_file=True)
         self._reader = RowReader(path / METRICS)
-        self._state = _new_state()
+        self._state = self._new_state()
         self._position = Position()  # of the rows that were read
         self._sent_before = Position()  # the rows up to here are not sent again
         self._skipped: list[list[dict[str, Any]]] = []  # the points before that
@@ -82,14 +83,21 @@ class Follower:
 
     def _saved_state(self) -> dict[str, Any]:
         saved = read_json(self._file) if self._file.is_file() else {}
-        return saved if saved.get("schema") == SCHEMA else _new_state()
+        is_same = (saved.get("schema"), saved.get("settings")) == (SCHEMA, settings_hash(self._config))
+        return saved if is_same else self._new_state()
+
+    def _new_state(self) -> dict[str, Any]:
+        """Return the state of a run of which nothing was sent."""
+        start = {"place": "", **Position()._asdict(), "files": [], "state": None, "finished": False}
+        return {"schema": SCHEMA, "settings": settings_hash(self._config), **start}
 
     def is_complete(self) -> bool:
         """Report whether an earlier process has sent a finished run to its end."""
         state, position = self._saved_state(), Position()
         for row in RowReader(self._path / METRICS).new_rows()[0]:
             position = position.after(row)
-        return bool(state["finished"]) and position == (state["rows"], state["sha256"])
+        has_films = all(_file_key(self._path, "film", film) in state["files"] for film in self._films())
+        return bool(state["finished"]) and has_films and position == (state["rows"], state["sha256"])
 
     def _open(self) -> str:
         self._state["place"] = self._logger.open(self._run, self._state["state"])
@@ -129,11 +137,13 @@ class Follower:
             if len(self._group) == len(self._members):
                 self._take(self._group)
                 self._group = []
-        for film in sorted(self._path.glob(f"{FILMS}/*.gif")):
-            if film.stem.isdecimal():
-                self._add_file("film", film, int(film.stem))
+        for film in self._films():
+            self._add_file("film", film, int(film.stem))
         if time.monotonic() - self._flush_time >= FLUSH_SECONDS:
             self.flush()
+
+    def _films(self) -> list[Path]:
+        return sorted(x for x in self._path.glob(f"{FILMS}/*.gif") if x.stem.isdecimal())
 
     def _restart_reading(self) -> None:
         """Begin with the first row again; what was sent is skipped."""
@@ -161,7 +171,7 @@ class Follower:
     def _begin_anew(self) -> None:
         """Send all to a new run of the logger, since the rows that were sent are not those of the file."""
         self._logger.close(None)
-        self._state, self._sent_before = _new_state(), Position()
+        self._state, self._sent_before = self._new_state(), Position()
         self._aggregation = self._aggregation.restarted()
         self._open()
         for group in self._skipped:
@@ -177,7 +187,7 @@ class Follower:
 
     def _add_file(self, kind: str, path: Path, step: int) -> None:
         """Send a file, once."""
-        name = f"{kind}:{path.relative_to(self._path)}"
+        name = _file_key(self._path, kind, path)
         if name in self._state["files"] or not path.is_file():
             return
         self._logger.add_file(kind, path, step)
@@ -217,16 +227,9 @@ class Follower:
             self._add_file("picture", picture, step)
 
 
-def _new_state() -> dict[str, Any]:
-    """Return the state of a run of which nothing was sent."""
-    return {
-        "schema": SCHEMA,
-        "place": "",
-        **Position()._asdict(),
-        "files": [],
-        "state": None,
-        "finished": False,
-    }
+def _file_key(run_path: Path, kind: str, path: Path) -> str:
+    """Return the name of a file that was sent, in a state."""
+    return f"{kind}:{path.relative_to(run_path)}"
 
 
 def _file_name(name: str) -> str:

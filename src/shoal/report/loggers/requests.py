@@ -67,13 +67,13 @@ class LoggerFlags:
     logger_args: tuple[str, ...] = ()
     """Passes arguments to loggers, such as wandb.tags=a,b or csv.dir=numbers."""
     logger_keys: Literal["shoal", "cleanrl"] = "shoal"
-    """Names the numbers as Shoal does (shoal), or as CleanRL does (cleanrl), which Open RL Benchmark reads."""
+    """Gives the numbers Shoal's names (shoal), or those of CleanRL (cleanrl), which Open RL Benchmark reads."""
     track: bool = False
-    """Sends the numbers to Weights and Biases, as --logger wandb."""
+    """Sends the numbers to Weights and Biases, as the logger wandb."""
     wandb_project_name: str = ""
-    """Names the project there (wandb)."""
+    """Puts the run into this project there (wandb)."""
     wandb_entity: str = ""
-    """Names the user or the team whose project it is (wandb)."""
+    """Takes the project of this user or team (wandb)."""
 
     def loggers(self) -> Loggers:
         """Return the loggers that the flags ask for.

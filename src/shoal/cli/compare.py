@@ -1,0 +1,186 @@
+"""`shoal compare RUN RUN...`: compare the scores of runs, and print a table."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shoal import api
+from shoal.base.errors import ShoalError
+from shoal.cli import flags
+from shoal.config.requirements import Needs, Table
+from shoal.report.compare import NO_BOUNDS, compare
+
+CELL, NARROW = 38, 18  # characters of a column with intervals, and of one without
+COMMAND = "shoal compare RUN RUN..."
+DESCRIPTION = (
+    "Compares runs and sweeps by the scores of their seeds: interquartile mean (IQM), median, mean and optimality gap, "
+    "each run's difference to the first, and the probability that a seed of it is better. RUN:LABEL is one setting of "
+    "a run that trained several; NAME=RUN names a run, or groups the runs of one name in several environments."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareFlags:
+    """The flags of a comparison."""
+
+    needs: ClassVar[Table] = {"consecutive": (Needs("target", other_than=(None,), such_as=475),)}
+
+    metric: str = "absolute"
+    """Compares by this score: absolute (the best policies, evaluated again), final (the last policies), or a metric of
+    the evaluations, of which the last counts."""
+    target: float | None = None
+    """Counts the environment steps until this score is reached; a normalised one where environments are several."""
+    consecutive: int = 2
+    """Counts the score as reached when this many evaluations in a row reach it (target)."""
+    bounds: tuple[str, ...] = ()
+    """Normalises scores so that LOW becomes 0 and HIGH 1, ENV=LOW:HIGH for each environment; without it by the
+    score_bounds that an environment declares."""
+    anyway: bool = False
+    """Compares runs that were evaluated differently, such as in other environments or by sampled actions."""
+    plot: str = ""
+    """Draws curves, performance profiles and sample efficiency into this PNG, which must not exist."""
+    export: str = ""
+    """Writes the evaluations into this JSON file in the format of marl-eval; it must not exist."""
+    json: bool = False
+    """Prints everything as JSON."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare, and print a table."""
+    arguments = flags.join_repeated(arguments, ("--bounds",))
+    settings, words = flags.parse(COMMAND, DESCRIPTION, CompareFlags(), arguments)
+    result = compare(
+        runs_of(words),
+        metric=settings.metric,
+        target=settings.target,
+        consecutive=settings.consecutive,
+        bounds=dict(_bound(word) for word in settings.bounds),
+        anyway=settings.anyway,
+        plot=settings.plot,
+        export=settings.export,
+    )
+    jsonable = api.to_jsonable(result, not_finite=str)
+    print(json.dumps(jsonable, indent=2, allow_nan=False) if settings.json else table(result))
+    return 0
+
+
+def runs_of(words: Sequence[str]) -> list[str] | dict[str, list[str]]:
+    """Read the words of a comparison: paths, or groups NAME=RUN; a path that exists may have an equals sign.
+
+    Raises:
+      ShoalError: some words have a name and others do not.
+    """
+    groups: dict[str, list[str]] = {}
+    plain = []
+    for word in words:
+        name, separator, path = word.partition("=")
+        if separator and name and not Path(word.rpartition(":")[0] or word).exists() and "/" not in name:
+            groups.setdefault(name, []).append(path)
+        else:
+            plain.append(word)
+    if groups and plain:
+        raise ShoalError(
+            f"{plain[0]!r} has no name, and {next(iter(groups))!r} is one; give each run as NAME=RUN, or none"
+        )
+    return groups or plain
+
+
+def _bound(word: str) -> tuple[str, tuple[float, ...]]:
+    name, _, values = word.rpartition("=")
+    low, separator, high = values.partition(":")
+    try:
+        if name and separator:
+            return name, (float(low), float(high))
+    except ValueError:
+        pass
+    raise ShoalError(f"--bounds {word!r} is not ENV=LOW:HIGH; give one such as CartPole-v1=20:500")
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Format a comparison: a heading, a line for each row and quantity, and notes."""
+    lines = [_heading(result), "", *_aggregate_lines(result), "", *_difference_lines(result)]
+    lines += [line for name in result["environments"] for line in _target_lines(result, name)]
+    notes = [f"  {note}" for note in result["notes"]]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def _heading(result: Mapping[str, Any]) -> str:
+    kind = {
+        "absolute": "returns of the best policies, evaluated again",
+        "final": "returns of the last policies",
+    }
+    score = kind.get(result["metric"], f"{result['metric']} of the last evaluation")
+    if result["is_normalised"]:
+        ends = [f"{name} {low:g} to {high:g}" for name, (low, high) in result["bounds"].items()]
+        score += f", normalised from 0 to 1: {', '.join(ends)}"
+    return f"{', '.join(result['environments'])}: {score}"
+
+
+def _aggregate_lines(result: Mapping[str, Any]) -> list[str]:
+    width, precision = _width(result), ".3f" if result["is_normalised"] else ".2f"
+    lines = [
+        f"  {'':<{width}}{'seeds':>5}  {'IQM':<{CELL}}{'median':<{NARROW}}{'mean':<{NARROW}}optimality gap"
+    ]
+    for row in result["rows"]:
+        found = {name: dict(row[name], interval=None) for name in ("median", "mean", "optimality_gap")}
+        cells = [
+            _cell(_text(row["iqm"], row["failed"], precision), CELL),
+            *(_cell(_text(found[name], row["failed"], precision), NARROW) for name in ("median", "mean")),
+            _text(found["optimality_gap"], row["failed"], ".3f"),
+        ]
+        lines.append(f"  {row['name']:<{width}}{row['seeds']:>5}  {''.join(cells)}")
+    return lines
+
+
+def _difference_lines(result: Mapping[str, Any]) -> list[str]:
+    width, precision = _width(result), "+.3f" if result["is_normalised"] else "+.2f"
+    first, *others = result["rows"]
+    lines = [
+        f"  {'against ' + first['name']:<{width + 7}}{'difference of IQM':<{CELL}}probability of improvement"
+    ]
+    for row in others:
+        failed = first["failed"] + row["failed"]
+        change = _text(row["difference"], failed, precision)
+        improvement = _text(row["improvement"], failed, ".2f")
+        lines.append(f"  {row['name']:<{width + 7}}{_cell(change, CELL)}{improvement}")
+    return lines
+
+
+def _target_lines(result: Mapping[str, Any], environment: str) -> list[str]:
+    if result["target"] is None:
+        return []
+    width, found = _width(result), [row["steps_to_score"][environment] for row in result["rows"]]
+    where = f" in {environment}" if len(result["environments"]) > 1 else ""
+    title = f"steps to {found[0]['target']:g}{where}"
+    lines = ["", f"  {title:<{width + 7}}{'median':<{CELL}}seeds that reached it"]
+    for row, x in zip(result["rows"], found, strict=True):
+        median = _text(x, row["failed"], ",.0f", f"> {x['until']:,.0f}")
+        lines.append(f"  {row['name']:<{width + 7}}{_cell(median, CELL)}{x['reached']} of {x['of']}")
+    return lines
+
+
+def _cell(text: str, width: int) -> str:
+    return f"{text}  ".ljust(width)
+
+
+def _width(result: Mapping[str, Any]) -> int:
+    """Return the width of the column of names, which holds the headings of the tables too."""
+    names = [row["name"] for row in result["rows"]]
+    where = max(map(len, result["environments"])) if len(result["environments"]) > 1 else 0
+    return max(len(names[0]) + 2, *map(len, names), 8 + where + 4 * bool(where)) + 2
+
+
+def _text(estimate: Mapping[str, Any], failed: int, precision: str, infinite: str = "") -> str:
+    """Format an estimate with its interval, such as `412.00  [-inf (1 failed), 480.00]`."""
+    if estimate["value"] is None:
+        return "none" if estimate["why"] == NO_BOUNDS else f"none: {estimate['why']}"
+
+    def number(x: float) -> str:
+        text = infinite if math.isinf(x) and infinite else f"{x:{precision}}"
+        return text + (f" ({failed} failed)" if math.isinf(x) and failed else "")
+
+    ends = [number(end) for end in estimate["interval"] or ()]
+    return number(estimate["value"]) + (f"  [{', '.join(ends)}]" if ends else "")

@@ -1,0 +1,174 @@
+// The interactive charts of a report: uPlot over the numbers in #data. Where this fails, the pictures stay.
+(() => {
+  "use strict";
+  const { charts, palette } = JSON.parse(document.getElementById("data").textContent);
+  const DASHES = [undefined, [9, 5], [2, 4], [9, 4, 2, 4]];
+  const CONTROLS = { interval: "95% interval", line: "single seeds" };
+
+  const colourOf = (place) => palette[place % palette.length];
+  const dashOf = (place) => DASHES[Math.floor(place / palette.length) % DASHES.length];
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const formatNumber = (x) => (x == null ? "none" : x.toLocaleString("en", { maximumSignificantDigits: 5 }));
+
+  function formatSteps(steps) {
+    const units = [["B", 1e9], ["M", 1e6], ["k", 1e3]];
+    const [unit, size] = units.find(([, n]) => Math.abs(steps) >= n) || ["", 1];
+    return +(steps / size).toPrecision(6) + unit;
+  }
+
+  function make(name, properties, ...children) {
+    const made = Object.assign(document.createElement(name), properties);
+    made.append(...children);
+    return made;
+  }
+
+  // The columns of a curve beside its steps: {kind, name, values, dash}; the last is the interquartile mean.
+  function columnsOf(curve, place) {
+    const hasMiddle = curve.middle.some((x) => x != null);
+    const lines = curve.lines.length > 1 || !hasMiddle ? curve.lines : [];
+    const columns = lines.map((line) => ({
+      kind: "line", name: line.name, values: line.values, dash: line.failed ? [3, 3] : undefined,
+    }));
+    if (curve.low) {
+      columns.push({ kind: "interval", name: "high", values: curve.high });
+      columns.push({ kind: "interval", name: "low", values: curve.low });
+    }
+    columns.push({ kind: "middle", name: curve.name, values: curve.middle, dash: dashOf(place) });
+    return columns.map((column) => ({ ...column, place, curve }));
+  }
+
+  function seriesOf(column) {
+    const colour = colourOf(column.place);
+    const widths = { line: 1, interval: 0, middle: 2.5 };
+    return {
+      label: column.name,
+      stroke: column.kind === "middle" ? colour : column.kind === "line" ? colour + "80" : "#0000",
+      width: widths[column.kind],
+      dash: column.dash,
+      points: { show: column.kind !== "interval" && column.curve.steps.length < 2 },
+    };
+  }
+
+  function bandsOf(columns) {
+    const first = columns.flatMap((column, k) => (column.kind === "interval" && column.name === "high" ? [k] : []));
+    return first.map((k) => ({ series: [k + 1, k + 2], fill: colourOf(columns[k].place) + "33" }));
+  }
+
+  // The value at a point, or the last one before it, as curves of other steps have none there.
+  function valueAt(values, index) {
+    while (index > 0 && values[index] == null) index--;
+    return values[index];
+  }
+
+  function describe(plot, columns) {
+    const index = plot.cursor.idx;
+    if (index == null) return "Move over the chart, or use the arrow keys, for numbers; drag to zoom.";
+    const shown = columns.flatMap((column, k) => {
+      if (column.kind !== "middle" || !plot.series[k + 1].show) return [];
+      const value = formatNumber(valueAt(plot.data[k + 1], index));
+      const hasInterval = column.curve.low && plot.series[k].show;
+      const ends = hasInterval ? [plot.data[k], plot.data[k - 1]].map((x) => formatNumber(valueAt(x, index))) : [];
+      return [`${column.name} ${value}${hasInterval ? ` [${ends.join(", ")}]` : ""}`];
+    });
+    return `${plot.data[0][index].toLocaleString("en")} steps: ${shown.join("; ") || "none"}`;
+  }
+
+  function optionsOf(columns, width, onCursor) {
+    const axis = {
+      stroke: () => style("--text"), grid: { stroke: () => style("--grid"), width: 1 },
+      ticks: { stroke: () => style("--grid"), width: 1 }, font: "12px system-ui, sans-serif",
+      labelFont: "12px system-ui, sans-serif", labelSize: 20,
+    };
+    return {
+      width,
+      height: heightOf(width),
+      legend: { show: false },
+      cursor: { points: { show: (plot, k) => columns[k - 1].kind === "middle" && undefined }, y: false },
+      scales: { x: { time: false } },
+      series: [{}, ...columns.map(seriesOf)],
+      bands: bandsOf(columns),
+      axes: [
+        { ...axis, size: 34, label: "environment steps of each seed", values: (_, ticks) => ticks.map(formatSteps) },
+        { ...axis, label: "return", size: 60 },
+      ],
+      hooks: { setCursor: [onCursor] },
+    };
+  }
+
+  const heightOf = (width) => Math.round(Math.min(420, Math.max(260, width * 0.5)));
+
+  // The checkboxes of a chart: each curve, by its text, where there are several, intervals, all single seeds, and each of them.
+  function controlsOf(columns, curves, texts, update) {
+    const state = { curves: curves.map(() => true), interval: true, line: curves.length === 1, hidden: new Set() };
+    const checkbox = (text, colour, isOn, change) => {
+      const input = make("input", { type: "checkbox", checked: isOn });
+      input.addEventListener("change", () => { change(input.checked); update(state); });
+      const swatch = make("span", { className: "swatch" });
+      swatch.style.background = colour;
+      return make("label", {}, input, ...(colour ? [swatch] : []), text);
+    };
+    const boxes = curves.length > 1
+      ? curves.map((curve, k) => checkbox(texts[k], colourOf(k), true, (on) => { state.curves[k] = on; }))
+      : [];
+    for (const [kind, text] of Object.entries(CONTROLS)) {
+      if (!columns.some((column) => column.kind === kind)) continue;
+      boxes.push(checkbox(text, "", state[kind], (on) => { state[kind] = on; }));
+    }
+    const fieldset = boxes.length ? make("fieldset", {}, make("legend", {}, "Shown"), ...boxes) : "";
+    const lines = columns.filter((column) => column.kind === "line");
+    if (curves.length > 1 || lines.length < 2) return { state, parts: [fieldset] };
+    const single = lines.map((column) => checkbox(column.name, "", true, (on) => {
+      state.hidden[on ? "delete" : "add"](column.name);
+    }));
+    const box = make("details", {}, make("summary", {}, "Choose single seeds"), make("fieldset", {}, ...single));
+    return { state, parts: [fieldset, box] };
+  }
+
+  function isShown(column, state) {
+    if (!state.curves[column.place]) return false;
+    return column.kind === "middle" || (state[column.kind] && !state.hidden.has(column.name));
+  }
+
+  function moveCursor(plot, by) {
+    const last = plot.data[0].length - 1;
+    const index = Math.min(last, Math.max(0, (plot.cursor.idx ?? (by > 0 ? -1 : last + 1)) + by));
+    plot.setCursor({ left: plot.valToPos(plot.data[0][index], "x"), top: 10 });
+  }
+
+  function draw(curves, figure) {
+    const container = figure.querySelector(".plot");
+    const columns = curves.flatMap(columnsOf);
+    const tables = curves.map((curve, k) => [
+      curve.steps, ...columns.filter((column) => column.place === k).map((column) => column.values),
+    ]);
+    const output = make("output", {});
+    const options = optionsOf(columns, container.clientWidth, (plot) => { output.value = describe(plot, columns); });
+    const stage = make("div", { className: "plot", tabIndex: 0 });
+    stage.setAttribute("role", "group");
+    stage.setAttribute("aria-label", container.querySelector("svg").getAttribute("aria-label"));
+    const plot = new uPlot(options, uPlot.join(tables), stage);
+    const update = (state) => plot.batch(() => {
+      columns.forEach((column, k) => plot.setSeries(k + 1, { show: isShown(column, state) }));
+    });
+    const list = figure.querySelector("figcaption ul");
+    const controls = controlsOf(columns, curves, [...list.children].map((item) => item.textContent), update);
+    if (curves.length > 1) list.remove();
+    update(controls.state);
+    output.value = describe(plot, columns);
+    const reset = make("button", { type: "button" }, "Reset zoom");
+    reset.addEventListener("click", () => plot.setData(plot.data));
+    stage.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (by) { event.preventDefault(); moveCursor(plot, by); }
+    });
+    container.replaceWith(stage);
+    stage.after(output, make("div", { className: "controls" }, ...controls.parts, reset));
+    new ResizeObserver(() => plot.setSize({ width: stage.clientWidth, height: heightOf(stage.clientWidth) }))
+      .observe(stage);
+    for (const query of ["(prefers-color-scheme: dark)", "print"]) {
+      matchMedia(query).addEventListener("change", () => plot.redraw(false));
+    }
+  }
+
+  charts.forEach((curves, k) => draw(curves, document.getElementById(`chart-${k}`)));
+})();

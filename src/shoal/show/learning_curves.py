@@ -1,0 +1,188 @@
+"""Learning curves prepared for a page: thinned, with the interquartile mean over seeds, and drawn as SVG."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.engine.history import with_last_scores
+from shoal.engine.population.members import Members
+from shoal.ops import scores
+from shoal.show import figures
+from shoal.show.figures import GRID, TEXT, format_steps
+from shoal.show.markup import Markup, element
+
+MAX_POINTS = 200  # of a curve; more are thinned evenly
+REPETITIONS = 2_000  # of the bootstrap at each point: 256 members take seconds
+MAX_LABEL = 60  # letters in a legend
+MAX_SETTINGS = 4  # that have a curve, the best ones
+MAX_LINES = 20  # members that have a line each; quantiles are drawn of more
+QUANTILES = {"5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "95%": 0.95}
+# After Okabe and Ito: colour-blind readers can tell them apart, and each is seen on white and on black.
+PALETTE = ("#1f85c8", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#7d8590")
+DASHES = ("-", "--", ":", "-.")  # of curves beyond the palette
+
+
+class Evaluations(NamedTuple):
+    """The evaluations of one setting during training.
+
+    Attributes:
+      name: of the run or the setting.
+      steps: environment steps of each member, [P], ascending.
+      values: [P, members]; NaN where there is none.
+      members: their names.
+      failed: the places of members that were not trained to the end.
+      unit: the word for a member.
+      is_independent: whether the members were trained independently, so that their mean has an interval.
+    """
+
+    name: str
+    steps: np.ndarray
+    values: np.ndarray
+    members: tuple[str, ...]
+    failed: tuple[int, ...] = ()
+    unit: str = "seed"
+    is_independent: bool = True
+
+
+class LearningCurve(NamedTuple):
+    """A curve as it is drawn.
+
+    Attributes:
+      steps: [P].
+      middle: the interquartile mean over members, one that failed counting with its last value; NaN if all failed.
+      low: of its pointwise 95% interval; NaN where there is none.
+      lowest: of all members.
+      lines: [P] by name, a line for each member, or quantiles of many.
+      failed: the names of the lines of members that failed.
+      description: what the curve and its lines show, such as "10 seeds".
+    """
+
+    name: str
+    steps: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    lowest: np.ndarray
+    highest: np.ndarray
+    lines: dict[str, np.ndarray]
+    failed: tuple[str, ...]
+    description: str
+
+
+def by_setting(
+    members: Members, steps: np.ndarray, values: np.ndarray, failed: Collection[int], *, is_pbt: bool = False
+) -> dict[str, Evaluations]:
+    """Divide the evaluations of a run by the labels of its members, "" where there is one setting.
+
+    Args:
+      steps, values: as in `Evaluations`.
+      failed: the places of members that were not trained to the end.
+      is_pbt: whether the members copy each other.
+    """
+    places: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        places.setdefault(member.label, []).append(k)
+    unit = "member" if is_pbt else "seed"
+    return {
+        label: Evaluations(
+            label,
+            steps,
+            values[:, own],
+            tuple(f"{unit} {members[k].seed}" for k in own),
+            tuple(column for column, k in enumerate(own) if k in failed),
+            unit,
+            not is_pbt,
+        )
+        for label, own in places.items()
+    }
+
+
+def prepare(found: Evaluations) -> LearningCurve:
+    """Thin evaluations, and compute their interquartile mean and its interval."""
+    points, count = len(found.steps), len(found.members)
+    rows = np.unique(np.linspace(0, points - 1, min(points, MAX_POINTS)).round().astype(int))
+    values = found.values[rows]
+    have_all_failed = len(found.failed) == count
+    filled = values if have_all_failed else with_last_scores(values, found.failed)
+    statistics = np.full((5, len(rows)), np.nan)  # in the order of the fields
+    for column, row in enumerate(filled):
+        finite = row[np.isfinite(row)]
+        if finite.size:
+            has_interval = found.is_independent and not have_all_failed and len(finite) >= scores.MIN_SEEDS
+            interval = _interval(finite) if has_interval else (np.nan, np.nan)
+            mean = np.nan if have_all_failed else scores.iqm(finite)
+            statistics[:, column] = mean, *interval, finite.min(), finite.max()
+    description = f"{count:,} {found.unit}{'s' * (count != 1)}"
+    if found.failed:
+        description += f", of which {len(found.failed)} failed"
+    if count <= MAX_LINES:
+        lines = dict(zip(found.members, values.T, strict=True))
+        failed = tuple(found.members[k] for k in found.failed)
+    else:
+        lines, failed = _quantiles(filled), ()
+        description += "; thin lines are quantiles"
+    middle, low, high, lowest, highest = statistics
+    return LearningCurve(
+        found.name, found.steps[rows], middle, low, high, lowest, highest, lines, failed, description
+    )
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    return scores.stratified_bootstrap_interval(values, repetitions=REPETITIONS)
+
+
+def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
+    table = np.full((len(QUANTILES), len(values)), np.nan)
+    for column, row in enumerate(values):
+        finite = row[np.isfinite(row)]
+        if finite.size:
+            table[:, column] = np.quantile(finite, list(QUANTILES.values()))
+    return dict(zip(QUANTILES, table, strict=True))
+
+
+def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
+    """Draw curves as SVG for a page; texts and axes have the colour of the text around it."""
+    import io  # noqa: PLC0415
+
+    import matplotlib as mpl  # noqa: PLC0415 (takes half a second)
+
+    # Ids from a salt, so that the same curves give the same bytes; labels are no formulae.
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": title,
+        "text.parse_math": False,
+        "text.usetex": False,
+    }
+    with mpl.rc_context(settings):
+        figure = figures.new_figure(7.5, 3.8)
+        axes = figure.add_subplot()
+        for k, curve in enumerate(curves):
+            _draw(axes, curve, k, with_lines=len(curves) == 1)
+        axes.set_xlabel("environment steps of each seed", color=TEXT)
+        axes.set_ylabel("return", color=TEXT)
+        axes.xaxis.set_major_formatter(format_steps)
+        figures.style(axes)
+        axes.spines[:].set_color(TEXT)
+        figures.add_legend(axes)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = file.getvalue()
+    picture = text[text.index("<svg") :].replace(TEXT, "currentColor").replace(GRID, "#8884")
+    label = {"role": "img", "aria_label": title}
+    return Markup(picture.replace("<svg", element("svg", **label).removesuffix("></svg>"), 1))
+
+
+def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> None:
+    colour = PALETTE[place % len(PALETTE)]
+    marker = "o" if len(curve.steps) < 2 else None  # a line through one point shows nothing
+    if with_lines and len(curve.lines) > 1:
+        for line in curve.lines.values():
+            axes.plot(curve.steps, line, color=colour, alpha=0.3, linewidth=0.7, marker=marker)
+    axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+    middle = curve.middle if len(curve.lines) > 1 else next(iter(curve.lines.values()))
+    dashes = DASHES[place // len(PALETTE) % len(DASHES)]
+    (line,) = axes.plot(curve.steps, middle, dashes, color=colour, linewidth=2, marker=marker)
+    label = curve.name or curve.description
+    label = label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 3]}..."
+    line.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
