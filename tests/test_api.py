@@ -92,7 +92,7 @@ class Weighted(envs.Wrapper):
 def test_a_run_is_shown_in_a_line_and_in_a_notebook_as_a_table(pole):
     assert re.fullmatch(
         rf"<TrainedRun CartPole-v1, tiny_bandit:BanditConfig, 3 seeds, 96 steps each: "
-        rf"IQM \d+\.\d\d  \[\d+\.\d\d, \d+\.\d\d\]; {re.escape(str(pole.path))}>",
+        rf"IQM \d+\.\d\d; {re.escape(str(pole.path))}>",
         repr(pole),
     )
     shown = pole._repr_html_()
@@ -172,7 +172,7 @@ def test_its_config_makes_the_same_run_again(bandit, path):
     assert configs[0] == configs[1]
 
     def timeless(row):
-        return {name: x for name, x in row.items() if "second" not in name}
+        return {name: x for name, x in row.items() if "second" not in name and name != "time"}
 
     first, second = (RunDirectory.open(run.path).load_metrics() for run in (bandit, again))
     assert [timeless(row) for row in first] == [timeless(row) for row in second]

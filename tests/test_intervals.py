@@ -9,7 +9,8 @@ import pytest
 
 import shoal
 from shoal.cli import compare as compare_command
-from shoal.cli.eval import trial_lines
+from shoal.cli.eval import matrices, trial_lines
+from shoal.cli.eval import table as eval_table
 from shoal.disk import summary as summaries
 from shoal.engine.population.members import Variant, members_of
 from shoal.report.compare import compare
@@ -17,7 +18,7 @@ from shoal.runs import cross_play
 from shoal.search import search_report, sweep_plots
 from shoal.search.ranking import MemberResult, rank, summarise
 from shoal.search.space import from_tables
-from shoal.show import figures, plots, reports
+from shoal.show import figures, learning_curves, plots, reports
 
 SOURCE = Path(shoal.__file__).parent
 BRACKETS = re.compile(r"\[-?[0-9.]+, +-?[0-9.]+\]")
@@ -62,6 +63,34 @@ def by_episode(count):
     )
 
 
+def evaluated(count):
+    names = (
+        "return_mean",
+        "return_std",
+        "return_min",
+        "return_max",
+        "length_mean",
+        "terminated",
+        "truncated",
+    )
+    metrics = {seed: dict.fromkeys(names, 1.0) | {"unfinished": 0.0} for seed in range(count)}
+    further = {"environment": "x", "which": "best", "mode": "greedy", "episodes": 1, "max_steps": 9}
+    return {
+        "metrics": metrics,
+        "failed": [],
+        "by_episode": {},
+        **further,
+        **summaries.score_statistics(values(count)),
+    }
+
+
+def played(count):
+    side = {"name": "x", "which": "best", "seeds": list(range(count)), "failed": [], "roles": [0]}
+    returns = {0: cross_play._statistics(np.random.default_rng(0).normal(size=(count, count, 1)))}
+    further = {"environment": "x", "mode": "greedy", "episodes": 1, "unfinished": 0.0, "max_steps": 9}
+    return {"first": side, "second": side, "returns": returns, **further}
+
+
 def compared(tmp_path, count):
     """A comparison of a run that is written by hand with itself."""
     path = tmp_path / f"of_{count}"
@@ -90,7 +119,9 @@ def write_run(path, returns):
 
 TEXTS = {
     "result of a run": lambda count, _: reports.result_text(summary_of(count), "runs/x"),
-    "best of a sweep": lambda count, _: search_report._shown(summarise(ranked(count))[0]["absolute"]),
+    "best of a sweep": lambda count, _: "\n".join(search_report._setting_lines(summarise(ranked(count)))),
+    "eval": lambda count, _: eval_table(evaluated(count)),
+    "cross play": lambda count, _: matrices(played(count)),
     "eval of trials": lambda count, _: "\n".join(trial_lines(by_episode(count))),
     "comparison": lambda count, tmp_path: compare_command.table(
         compare(compared(tmp_path, count), target=0.0)
@@ -101,7 +132,9 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_printed(name, tmp_path):
     assert not BRACKETS.search(TEXTS[name](4, tmp_path))
-    assert BRACKETS.search(TEXTS[name](5, tmp_path))
+    five = TEXTS[name](5, tmp_path)
+    assert BRACKETS.search(five) and ("too narrow" in five or name == "eval of trials")
+    assert "too narrow" not in TEXTS[name](10, tmp_path)
 
 
 ENTRIES = {
@@ -151,6 +184,17 @@ def test_drawn(name, tmp_path, monkeypatch):
 
 def legend_of(axes):
     return axes.get_legend().get_texts() if axes.get_legend() else []
+
+
+def test_curves_of_pages():
+    members = tuple("abcde")
+    low = [
+        learning_curves.prepare(
+            learning_curves.Evaluations("a", np.asarray(STEPS), curves(count), members[:count])
+        ).low
+        for count in (4, 5)
+    ]
+    assert np.isnan(low[0]).all() and np.isfinite(low[1]).all()
 
 
 def has_extent(collection):

@@ -37,6 +37,8 @@ SKIPPED = [
     ("accelerators", "installs packages", "pip install"),
     ("agents", "of the benchmarks' folder", "PYTHONPATH=benchmarks"),
     ("command-line", "of a run that was killed", "shoal train CartPole-v1 --seeds 2 --total-steps 2e6"),
+    ("compare", "needs the whole budget", "shoal compare runs/first runs/slow"),
+    ("compare", "of runs that do not exist", "shoal compare runs/ppo-cartpole", "shoal compare new="),
     ("command-line", "of a run that was killed", "shoal checkpoints runs/whole"),
     ("command-line", "of runs that take minutes", "shoal eval runs/unlock", "shoal eval runs/many"),
     ("command-line", "of a file of the page python.md", "shoal check corner:Corner"),

@@ -13,7 +13,7 @@ from shoal.config import arguments, struct
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import to_jsonable
-from shoal.disk.summary import describe_machine, interval_text
+from shoal.disk.summary import describe_machine, interval_lines, interval_text
 from shoal.engine.population.members import Variant
 from shoal.engine.run_config import RunConfig
 from shoal.engine.trained_policy import TrainedPolicy
@@ -104,6 +104,7 @@ __all__ = [
     "evaluate_run",
     "format_duration",
     "have_all_failed",
+    "interval_lines",
     "interval_text",
     "load",
     "make",

@@ -430,7 +430,7 @@ def show(browser, tmp_path):
             viewport={"width": width, "height": 900}, color_scheme=theme, java_script_enabled=scripts
         )
         shown, problems = context.new_page(), []
-        shown.on("console", lambda message: problems.append(message.text))
+        shown.on("console", lambda message: None if TESTED in message.text else problems.append(message.text))
         shown.on("pageerror", lambda error: problems.append(str(error)))
         shown.on("request", lambda request: problems.append(request.url))
         shown.goto(out.as_uri())
@@ -444,6 +444,7 @@ DARK_PIXELS = """() => [...document.querySelectorAll("canvas")].map((canvas) => 
   const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   return data.filter((x, k) => k % 4 === 3 && x > 0).length;
 })"""
+TESTED = "getImageData"  # of the warning that the function above is slow
 WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
 
 

@@ -150,6 +150,7 @@ def table(results: dict[str, Any]) -> str:
         lines.append(
             f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}".rstrip()
         )
+        lines += api.interval_lines(results["interval"], len(results["metrics"]))
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
     shares = [x["unfinished"] for x in results["metrics"].values()]
@@ -173,6 +174,8 @@ def matrices(results: dict[str, Any]) -> str:
         lines.append(f"{'seed':>6}" + "".join(f"{seed:>10}" for seed in second["seeds"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{value:>10.2f}" for value in row))
+    fewest = min((len(side["seeds"]) for side in (first, second) if len(side["seeds"]) > 1), default=1)
+    lines += api.interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
     return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])
 
 

@@ -118,6 +118,12 @@ def interval_text(interval: Sequence[float] | None, precision: str = ".2f") -> s
     return f"  [{low:{precision}}, {high:{precision}}]"
 
 
+def interval_lines(interval: Sequence[float] | None, seeds: int) -> list[str]:
+    """Return the line that follows an interval of few seeds; none where there is no interval, or seeds enough."""
+    note = "" if interval is None else scores.few_seeds_note(seeds)
+    return [f"  {note}"] if note else []
+
+
 def chosen_score(
     score: str | Callable[..., Any],
     final: Mapping[str, Any],

@@ -43,7 +43,7 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
 
 
 def score_interval(
-    scores: np.ndarray, statistic: Callable[..., np.ndarray | float] = iqm
+    scores: np.ndarray, statistic: Callable[..., np.ndarray | float] = iqm, repetitions: int = 10_000
 ) -> tuple[float, float] | None:
     """Compute the 95% bootstrap interval of a statistic, as Shoal prints and draws it; None where there is none.
 
@@ -55,7 +55,7 @@ def score_interval(
     scores = np.asarray(scores, np.float64)
     if len(scores) < MIN_SEEDS or np.isnan(scores).any():
         return None
-    return stratified_bootstrap_interval(scores, statistic)
+    return stratified_bootstrap_interval(scores, statistic, repetitions=repetitions)
 
 
 def crossed_score_interval(scores: np.ndarray) -> tuple[float, float] | None:

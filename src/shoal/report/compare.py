@@ -156,8 +156,8 @@ def _groups(
     for name, by_environment in groups.items():
         if missing := [x for x in environments if x not in by_environment]:
             raise ShoalError(
-                f"{name} has no run in {missing[0]}, in which another of the comparison has one; give every group a "
-                "run in each environment"
+                f"{name} has no run in {missing[0]}, in which another of the comparison has one; give runs of one "
+                "environment, or to every algorithm (or group NAME=RUN) one in each"
             )
     return {name: tuple(group[x] for x in environments) for name, group in groups.items()}
 

@@ -16,6 +16,7 @@ from shoal.show.figures import COLOURS, TEXT, format_steps
 PALETTE = (*COLOURS, "#b58900", "#3fa7a3", "#7a7a7a", "#d37fb2")
 THRESHOLDS = 101  # of a performance profile
 PANEL = (5.2, 3.9)  # inches
+REPETITIONS = 2_000  # of the bootstrap at each point of a curve
 
 
 class Curve(NamedTuple):
@@ -140,7 +141,10 @@ def iqm_curve(x: np.ndarray, values: np.ndarray, row: Row) -> Curve:
     columns = np.full((3, len(x)), np.nan)
     for column, point in enumerate(values):
         columns[0, column] = scores.iqm(point)
-        if row.has_interval and (interval := scores.score_interval(point)) is not None:
+        if (
+            row.has_interval
+            and (interval := scores.score_interval(point, repetitions=REPETITIONS)) is not None
+        ):
             columns[1:, column] = interval
     return Curve(x, *columns)
 

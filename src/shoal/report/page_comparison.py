@@ -22,6 +22,7 @@ HEAD = (
     ),
 )
 NUMBERS = HEAD[1:8]
+WORDS = HEAD[8:]
 
 
 def comparison(records: Mapping[str, RunRecord | SweepRecord]) -> Markup:
@@ -37,15 +38,22 @@ def comparison(records: Mapping[str, RunRecord | SweepRecord]) -> Markup:
     rows = [
         _row(k, name, record, differences.get(name, {})) for k, (name, record) in enumerate(records.items())
     ]
+    head, rows = _without_equal(rows)
     listed = [element("li", f"{note.rstrip('.')}.") for note in dict.fromkeys(notes)]
     return join(
         [
             element(
-                "div", table("Comparison of the runs", HEAD, rows, NUMBERS), class_="scroll", tabindex="0"
+                "div", table("Comparison of the runs", head, rows, NUMBERS), class_="scroll", tabindex="0"
             ),
             element("ul", *listed) if listed else "",
         ]
     )
+
+
+def _without_equal(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leave out the columns of words that say the same in each row."""
+    shown = [k for k, name in enumerate(HEAD) if name not in WORDS or len({row[k] for row in rows}) > 1]
+    return [HEAD[k] for k in shown], [[row[k] for k in shown] for row in rows]
 
 
 def _differences(

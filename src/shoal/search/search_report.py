@@ -12,7 +12,7 @@ from shoal.base.errors import ShoalError
 from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.disk.json_files import read_json, read_number, write_json
 from shoal.disk.search_files import CONFIRMATION, MEMBERS, WINNER
-from shoal.disk.summary import device, revision, versions
+from shoal.disk.summary import device, interval_lines, revision, versions
 from shoal.engine.population.member_layout import lay_out
 from shoal.engine.population.members import members_of_config
 from shoal.runs import placement
@@ -195,7 +195,7 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     """Format the result of a sweep in a few lines."""
     best, count = summary["best"], len(summary["members"])
     lines = [f"{summary['environment']}, {summary['algorithm']}, {count} settings, by {summary['objective']}"]
-    lines += [_setting_line(entry) for entry in summary["members"][:shown]]
+    lines += _setting_lines(summary["members"][:shown])
     if count > shown:
         lines.append(f"  and {count - shown} more, in {path / MEMBERS}")
     if failed := failed_seeds(summary["members"][shown:]):
@@ -203,13 +203,21 @@ def result_text(summary: Mapping[str, Any], path: Path, shown: int = 5) -> str:
     if summary["confirmed"]:
         new = len(summary["confirmed"][0]["seeds"])
         lines.append(f"trained again on {new} new {'seed' if new == 1 else 'seeds'}:")
-        lines += [_setting_line(entry) for entry in summary["confirmed"]]
+        lines += _setting_lines(summary["confirmed"])
     if best is None:
         lines.append("there is no best setting")
     else:
         lines.append(f"best: {best['label']}; alone it is trained, {summary['command_is']}, by")
         lines.append(f"  {summary['command']}")
     return "\n".join([*lines, f"  {path}"])
+
+
+def _setting_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format a line for each setting, and one about intervals of few seeds."""
+    found = [(entry.get("absolute") or entry["at_rung"])["interval"] for entry in entries]
+    interval = next((x for x in found if x is not None), None)
+    lines = interval_lines(interval, len(entries[0]["seeds"])) if entries else []
+    return [*(_setting_line(entry) for entry in entries), *lines]
 
 
 def _setting_line(entry: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Learning curves prepared for a page: thinned, with the interquartile mean over seeds, and drawn as SVG."""
 
+import io
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -129,7 +130,7 @@ def prepare(found: Evaluations) -> LearningCurve:
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    return scores.stratified_bootstrap_interval(values, repetitions=REPETITIONS)
+    return scores.score_interval(values, repetitions=REPETITIONS) or (np.nan, np.nan)
 
 
 def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -143,8 +144,6 @@ def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
 
 def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
     """Draw curves as SVG for a page; texts and axes have the colour of the text around it."""
-    import io  # noqa: PLC0415
-
     import matplotlib as mpl  # noqa: PLC0415 (takes half a second)
 
     # Ids from a salt, so that the same curves give the same bytes; labels are no formulae.
@@ -157,7 +156,7 @@ def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
     with mpl.rc_context(settings):
         figure = figures.new_figure(7.5, 3.8)
         axes = figure.add_subplot()
-        for k, curve in enumerate(curves):
+        for k, curve in reversed(list(enumerate(curves))):  # the first is above the others, and first in the legend
             _draw(axes, curve, k, with_lines=len(curves) == 1)
         axes.set_xlabel("environment steps of each seed", color=TEXT)
         axes.set_ylabel("return", color=TEXT)

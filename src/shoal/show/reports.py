@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.disk.directory import RunDirectory
 from shoal.disk.metrics_file import Mark, MetricsWriter
-from shoal.disk.summary import interval_text, score_statistics
+from shoal.disk.summary import interval_lines, interval_text, score_statistics
 from shoal.engine.history import Numbers, with_last_scores
 from shoal.engine.population.members import Member, Members, members_of
 from shoal.engine.run_config import RunConfig
@@ -291,6 +291,7 @@ def _result_lines(summary: dict[str, Any]) -> list[str]:
         *_setting_lines(summary),
         f"  best policies   {best}",
         f"  last policies   {last}",
+        *(interval_lines(absolute["interval"], len(absolute["returns"])) if absolute else []),
         *_unfinished_lines(summary),
         *_score_lines(summary),
         *_best_lines(summary),

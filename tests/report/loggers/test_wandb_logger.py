@@ -1,7 +1,10 @@
 """Weights and Biases, offline: what its service has written is read back from its own files."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 
 import pytest
 from logging_process import START, expected_curves
@@ -9,6 +12,9 @@ from wandb_stand_in import history, stand_in
 
 pytest.importorskip("wandb")
 
+from shoal.report.loggers.wandb_logger import WandbLogger
+
+NAMES = ("train/loss", "evaluation/return_mean")
 KEY = {"WANDB_MODE": None, "WANDB_API_KEY": 40 * "a"}
 
 
@@ -110,17 +116,29 @@ def test_a_run_without_a_result_has_crashed(log, run_path, result):
 
 
 @pytest.mark.slow
-def test_a_kill_loses_no_row_that_has_settled(log, run_path):
-    first = log("wandb", 0, 200, members=2, seconds=15, kill=True)
-    second = log("wandb", 200, 220, members=2, state=first["state"])
-    assert second["state"] == first["state"]
+@pytest.mark.parametrize("rows", [20, 1000])
+def test_a_kill_loses_no_row_that_has_settled(log, run_path, rows):
+    first = log("wandb", 0, rows, members=2, seconds=WandbLogger.settle_seconds, kill=True)
+    second = log("wandb", rows, rows + 20, members=2, state=first["state"])
+    assert second["state"]["ids"] == first["state"]["ids"]
     runs = stored(run_path, second)
-    found = {
-        (series, name): run.curve(name)
-        for series, run in runs.items()
-        for name in ("train/loss", "evaluation/return_mean")
-    }
-    assert found == expected_curves(220, 2)
+    found = {(series, name): run.curve(name) for series, run in runs.items() for name in NAMES}
+    assert found == expected_curves(rows + 20, 2)
+
+
+@pytest.mark.slow
+def test_wandb_sync_sends_what_was_logged_offline(log, run_path, tmp_path):
+    first = log("wandb", 0, 20, seconds=WandbLogger.settle_seconds, kill=True)
+    log("wandb", 20, 40, state=first["state"])
+    folders = sorted(map(str, run_path.glob("loggers/wandb/offline-run-*")))
+    assert len(folders) == 2
+    with stand_in() as server:
+        environment = os.environ | {"HOME": str(tmp_path), "WANDB_API_KEY": 40 * "a"}
+        environment |= {"WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}"}
+        command = [sys.executable, "-m", "wandb", "sync", "--yes", *folders]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        rows = history(server, first["state"]["ids"][""])
+    assert [row["global_step"] for row in rows] == [100 * row for row in range(40)]
 
 
 def test_a_changed_setting_begins_a_new_run_and_a_longer_run_does_not(log):

@@ -162,7 +162,7 @@
       if (by) { event.preventDefault(); moveCursor(plot, by); }
     });
     container.replaceWith(stage);
-    stage.after(output, make("div", { className: "controls" }, ...controls.parts, reset));
+    stage.after(output, make("div", { className: "controls" }, ...controls.parts.slice(0, 1), reset, ...controls.parts.slice(1)));
     new ResizeObserver(() => plot.setSize({ width: stage.clientWidth, height: heightOf(stage.clientWidth) }))
       .observe(stage);
     for (const query of ["(prefers-color-scheme: dark)", "print"]) {

@@ -23,10 +23,11 @@ from shoal.report.loggers.logged_settings import (
 )
 from shoal.report.loggers.logger import LoggedRun, Logger, LoggerError, Series
 
-OLDEST = (0, 28, 2)  # 0.25 has no `stop_fn`, and would interrupt the main thread instead
+OLDEST = (0, 31)  # older ones store rows in blocks of 32 KiB alone, of which a kill loses the last
 MODES = ("online", "offline", "disabled", "shared")
 WITHOUT_KEY = ("offline", "disabled")
 STEP = "global_step"  # the axis of all charts: W&B's own step restarts where a run is resumed
+STORE_SECONDS = 5.0  # from one writing of rows to the disk to the next
 CONNECT_SECONDS = 20.0  # to which W&B adds some 10
 ONE_RUN = ("WANDB_RUN_ID", "WANDB_SWEEP_ID")  # in the environment: there is a run already, such as an agent's
 
@@ -42,9 +43,7 @@ class WandbLogger(Logger):
       tags: a list such as "baseline,small".
     """
 
-    settle_seconds = (
-        15.0  # of 200 rows only 104 were stored when the process was killed at once; all after 10 s
-    )
+    settle_seconds = 2 * STORE_SECONDS
 
     def __init__(
         self,
@@ -126,7 +125,8 @@ class WandbLogger(Logger):
     def _begin(self, series: Series, number: str | None) -> Any:
         wandb = require_package("wandb")
         trainer = self._run.process if series.is_main else None  # whose use of the machine is logged
-        options: dict[str, Any] = {"console": "off", "x_disable_stats": trainer is None}
+        options: dict[str, Any] = {"console": "off", "x_transaction_log_flush_interval": STORE_SECONDS}
+        options["x_disable_stats"] = trainer is None
         options |= {} if trainer is None else {"x_stats_pid": trainer}
         options |= {} if os.environ.get("WANDB_INIT_TIMEOUT") else {"init_timeout": CONNECT_SECONDS}
         several = len(self._run.series) > 1
