@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
     from shoal.report.loggers.logger import Logger
+    from shoal.report.loggers.wandb_listener import WandbListener
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "TimeStep",
     "TrainedPolicy",
     "TrainedRun",
+    "WandbListener",
     "__version__",
     "check",
     "cross_play",
@@ -85,6 +87,7 @@ _MODULE_OF = {
     "Needs": "config.requirements",
     "SavingError": "base.errors",
     "ShoalError": "base.errors",
+    "WandbListener": "report.loggers.wandb_listener",
     "environments": "envs.registry",
     "make": "envs.registry",
     "register": "envs.registry",

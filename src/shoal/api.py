@@ -178,8 +178,8 @@ def train(
       eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
       listeners: objects with methods `on_start`, `on_training`, `on_evaluation` or `on_end`, which are told of the run
         and may stop it.
-      loggers: what the numbers of the run are sent to ("wandb", "tensorboard", "mlflow", "trackio", "csv", or
-        `module:Name`): names, or arguments by name, such as `{"wandb": {"project": "cartpole"}}`.
+      loggers: names ("wandb", "tensorboard", "mlflow", "trackio", "csv", `module:Name`) of what the numbers of the run
+        are sent to, or arguments by name, such as `{"wandb": {"project": "cartpole"}}`.
       film_every: films the first seed's policy each time this many environment steps were made; 0 does not.
       **settings: any setting of `RunConfig` or of the algorithm's config by its name.
     Returns:

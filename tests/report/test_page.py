@@ -91,7 +91,7 @@ def test_a_trained_run_has_all_parts(make, real_run):
     assert found.texts["h1"] == ["real: CartPole-v1"]
     assert found.texts["h2"] == ["real"]
     assert found.texts["h3"][0] == "Learning curves in CartPole-v1"
-    assert "Versions and machine" in found.texts["h3"] and "Make it again" in found.texts["h3"]
+    assert "Versions and machine" in found.texts["summary"] and "Make it again" in found.texts["h3"]
     for said in ("Tags: a, b.", "no interval from 2 seeds", "why"):
         assert said.lower() in text.lower()
     assert found.texts["pre"] == [f"shoal train --config {real_run.path}"]
@@ -109,6 +109,14 @@ def test_a_trained_run_has_all_parts(make, real_run):
 def test_the_command_of_the_summary_is_shown(make, write_run):
     found = Page(make(write_run("a", summary={"command": "shoal train A --note '<b>'"})))
     assert found.texts["pre"] == ["shoal train A --note '<b>'"]
+
+
+def test_a_resumed_run_has_no_command_of_its_own(make, write_run):
+    history = [{"step": 100, "changes": {"learning_rate": [0.1, 0.25]}}]
+    path = write_run("a", config={"history": history}, summary={"command": "shoal resume a"})
+    text = make(path)
+    assert Page(text).texts["pre"] == [f"shoal train --config {path}"]
+    assert "Settings were changed while it was trained" in text
 
 
 def test_the_page_is_small_and_the_same_each_time(make, write_run):
@@ -481,6 +489,18 @@ def test_curves_are_hidden_and_read_by_the_keyboard(show, write_run):
         shown.keyboard.press("ArrowRight")
     assert shown.locator("output").inner_text().startswith("1,000 steps: 10 seeds ")
     assert problems == []
+
+
+def test_single_evaluations_are_points(show, write_run):
+    path = write_run("a", failed=[0, 1], finished=True)
+    write_rows(path, [row | ({"return_mean": None} if row["step"] else {}) for row in rows_of(2, 3)])
+    shown, problems = show(path)
+    colours = shown.evaluate("""() => {
+      const canvas = document.querySelector("canvas");
+      const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      return data.filter((x, k) => k % 4 === 2 && x > data[k - 2] + 50).length;
+    }""")
+    assert colours > 20 and problems == []
 
 
 def test_what_users_write_runs_in_no_browser(show, write_run):

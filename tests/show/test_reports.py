@@ -218,23 +218,23 @@ def test_the_result_names_the_scores_and_the_place():
     summary = {
         "environment": "CartPole-v1",
         "algorithm": "ppo",
-        "seeds": [0, 1],
+        "seeds": list(range(10)),
         "steps_per_seed": 500000,
-        "absolute": {"iqm": 499.5, "interval": [498.0, 500.0], "returns": [499.0, 500.0]},
-        "final": {"iqm": 450.0, "interval": [400.0, 500.0], "returns": [400.0, 500.0]},
+        "absolute": {"iqm": 499.5, "interval": [498.0, 500.0], "returns": [499.0] + [500.0] * 9},
+        "final": {"iqm": 450.0, "interval": [400.0, 500.0], "returns": [400.0] + [500.0] * 9},
         "steps_per_second": 1234567.8,
         "seconds": {"import": 1.0, "compile": 2.25, "train": 3.0, "evaluate": 4.0},
         "evaluation": {"episodes": 320},
     }
     text = result_text(json.loads(json.dumps(summary)), "runs/here")
     assert text.splitlines() == [
-        "CartPole-v1, ppo, 2 seeds, 500,000 steps each",
+        "CartPole-v1, ppo, 10 seeds, 500,000 steps each",
         "  best policies   IQM 499.50  [498.00, 500.00]  worst seed 499.00   (320 new episodes each)",
         "  last policies   IQM 450.00  worst seed 400.00",
         "  1,234,568 steps/s of all seeds together; compile 2.2 s, train 3.0 s, evaluate 4.0 s",
         "  runs/here",
     ]
-    summary["failed"] = [{"seed": 1, "update": 7, "last_policy_step": 2048}]
+    summary |= {"seeds": [0, 1], "failed": [{"seed": 1, "update": 7, "last_policy_step": 2048}]}
     assert result_text(summary, "runs/here").splitlines()[3] == (
         "  failed          seed 1: a number was not finite in update 7; its last policy is that of step 2,048"
     )

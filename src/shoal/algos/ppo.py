@@ -251,9 +251,7 @@ def update(
 
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
     shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
-    steps = dict(zip(METRICS, history.T, strict=True))
-    actor_loss = steps["policy_loss"] - config.ent_coef * steps["entropy"]
-    steps["total_loss"] = steps["actor_updates"] * actor_loss + config.vf_coef * steps["value_loss"]
+    steps = step_metrics(config, history)
     metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "gradient_steps": metric_means.scalar_mean(len(history)),
@@ -262,6 +260,14 @@ def update(
     last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
     shared = adapt_coefficients(config, shared, last_kl)
     return Learner(shared, prepared.local), metrics, find_not_finite(metrics, steps)
+
+
+def step_metrics(config: PPOConfig, history: Array) -> dict[str, Array]:
+    """Return the metrics of gradient steps by name, [steps] each, given their METRICS, [steps, metrics]."""
+    steps = dict(zip(METRICS, history.T, strict=True))
+    actor_loss = steps["policy_loss"] - config.ent_coef * steps["entropy"]
+    total_loss = steps["actor_updates"] * actor_loss + config.vf_coef * steps["value_loss"]
+    return steps | {"total_loss": total_loss}
 
 
 class Prepared(NamedTuple):

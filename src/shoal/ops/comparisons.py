@@ -11,12 +11,12 @@ import numpy as np
 
 from shoal.ops.scores import bootstrap, iqm, percentile_interval, resampled
 
-Statistic = Callable[..., np.ndarray | float]
+Statistic = Callable[..., np.ndarray | np.floating | float]
 BISECTIONS = 60  # halve an interval of length 1 to the last bit of float64
 
 
-def task_median(scores: np.ndarray, axis: tuple[int, int] = (-2, -1)) -> np.ndarray:
-    """Median over tasks of the mean over seeds, which is 0-d for scores [seeds, tasks].
+def task_median(scores: np.ndarray, axis: tuple[int, int] = (-2, -1)) -> np.ndarray | np.floating:
+    """Median over tasks of the mean over seeds, one number for scores [seeds, tasks].
 
     A task in which a seed failed has the mean minus infinity.
 
@@ -25,26 +25,32 @@ def task_median(scores: np.ndarray, axis: tuple[int, int] = (-2, -1)) -> np.ndar
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", section 2.
     """
     with np.errstate(invalid="ignore"):
-        return np.median(np.mean(scores, axis=axis[0]), axis=-1)
+        medians: np.ndarray | np.floating = np.median(np.mean(scores, axis=axis[0]), axis=-1)
+    return medians
 
 
 def optimality_gap(
     scores: np.ndarray, target: float = 1.0, axis: int | tuple[int, ...] | None = None
-) -> np.ndarray:
+) -> np.ndarray | np.floating:
     """Mean amount by which scores fall short of a target: mean(max(target - score, 0)).
 
     Source: Agarwal et al. 2021, section 4.3.
     """
-    return np.mean(np.maximum(target - np.asarray(scores, np.float64), 0.0), axis=axis)
+    gaps: np.ndarray | np.floating = np.mean(
+        np.maximum(target - np.asarray(scores, np.float64), 0.0), axis=axis
+    )
+    return gaps
 
 
 def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Share of scores above each threshold, [thresholds]: the mean over tasks of the share of a task's seeds.
+    """Share of scores above each threshold, [thresholds]: over all seeds and tasks.
 
     Source: Agarwal et al. 2021, section 4.2.
     """
     flat = np.asarray(scores, np.float64).ravel()
-    return np.mean(flat > np.asarray(thresholds)[:, None], axis=-1)
+    is_above = flat > np.asarray(thresholds, np.float64)[:, None]
+    share: np.ndarray = is_above.sum(axis=-1) / flat.size
+    return share
 
 
 def profile_band(

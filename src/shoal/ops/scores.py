@@ -43,7 +43,9 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
 
 
 def score_interval(
-    scores: np.ndarray, statistic: Callable[..., np.ndarray | float] = iqm, repetitions: int = 10_000
+    scores: np.ndarray,
+    statistic: Callable[..., np.ndarray | np.floating | float] = iqm,
+    repetitions: int = 10_000,
 ) -> tuple[float, float] | None:
     """Compute the 95% bootstrap interval of a statistic, as Shoal prints and draws it; None where there is none.
 
@@ -127,7 +129,7 @@ def _aggregate(scores: np.ndarray, worst: float) -> SettingScore:
 
 def stratified_bootstrap_interval(
     scores: np.ndarray,
-    statistic: Callable[..., np.ndarray | float] = iqm,
+    statistic: Callable[..., np.ndarray | np.floating | float] = iqm,
     confidence: float = 0.95,
     repetitions: int = 10_000,
     seed: int = 0,
@@ -160,7 +162,7 @@ def stratified_bootstrap_interval(
 
 def crossed_bootstrap_interval(
     scores: np.ndarray,
-    statistic: Callable[..., np.ndarray | float] = iqm,
+    statistic: Callable[..., np.ndarray | np.floating | float] = iqm,
     confidence: float = 0.95,
     repetitions: int = 10_000,
     seed: int = 0,
@@ -206,7 +208,7 @@ def resampled(scores: np.ndarray) -> Draw:
 def bootstrap(
     draw: Draw,
     size: int,
-    statistic: Callable[..., np.ndarray | float],
+    statistic: Callable[..., np.ndarray | np.floating | float],
     repetitions: int = 10_000,
     seed: int = 0,
 ) -> np.ndarray:

@@ -62,8 +62,8 @@ def record_section(
             part("Films", films),
             part("Lineage" if record.kind == "pbt" else "Pictures", pictures, _schedule(record)),
             part("Origin", _origin(run) if run else Markup()),
-            part("Versions and machine", _versions(summary)),
             part("Make it again", _command(record)),
+            _versions(summary),
             _all_settings(run) if run else Markup(),
         ]
     return element("section", element("h2", name), *content, id=f"run-{place}", class_="run"), film_bytes
@@ -87,7 +87,7 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
         facts.append(("Best member", f"seed {best['seed']}: {format_number(best['score'])}"))
     if isinstance(record, RunRecord):
         values, failed = record.scores()
-        if len(sound := values[~failed & np.isfinite(values)]):
+        if not record.config.get("variants") and len(sound := values[~failed & np.isfinite(values)]):
             facts.append(("Worst seed", format_number(float(sound.min()))))
         if failed.any():
             facts.append(("Failed", f"{int(failed.sum())} of {len(failed)}"))
@@ -240,9 +240,8 @@ def _versions(summary: Mapping[str, Any]) -> Markup:
     rows += [[f"seconds: {name}", f"{x:,.2f}"] for name, x in summary.get("seconds", {}).items()]
     if summary.get("costs"):
         rows.append(["parameters", f"{summary['costs']['parameters']:,}"])
-    return (
-        folded("Show", scroll(table("Versions and machine", ("what", "value"), rows))) if rows else Markup()
-    )
+    title = "Versions and machine"
+    return folded(title, scroll(table(title, ("what", "value"), rows))) if rows else Markup()
 
 
 def _command(record: RunRecord | SweepRecord) -> Markup:
@@ -252,9 +251,13 @@ def _command(record: RunRecord | SweepRecord) -> Markup:
         if not command:
             return Markup()
         return join([element("p", "The best setting alone is trained by"), element("pre", command)])
-    if not command:
+    if not command or command.startswith("shoal resume "):  # which would not begin at the start
         command = f"shoal {'pbt --replay' if record.kind == 'pbt' else 'train --config'} {path}"
-    return element("pre", command, tabindex="0")
+    changed = (
+        "Settings were changed while it was trained, as said above; this trains by the last ones throughout:"
+    )
+    notes = [element("p", changed)] if record.config.get("history") else []
+    return join([*notes, element("pre", command, tabindex="0")])
 
 
 def _all_settings(record: RunRecord) -> Markup:

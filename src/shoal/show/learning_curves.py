@@ -156,7 +156,9 @@ def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
     with mpl.rc_context(settings):
         figure = figures.new_figure(7.5, 3.8)
         axes = figure.add_subplot()
-        for k, curve in reversed(list(enumerate(curves))):  # the first is above the others, and first in the legend
+        for k, curve in reversed(
+            list(enumerate(curves))
+        ):  # the first is above the others, and first in the legend
             _draw(axes, curve, k, with_lines=len(curves) == 1)
         axes.set_xlabel("environment steps of each seed", color=TEXT)
         axes.set_ylabel("return", color=TEXT)
@@ -173,15 +175,20 @@ def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
 
 
 def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> None:
-    colour = PALETTE[place % len(PALETTE)]
-    marker = "o" if len(curve.steps) < 2 else None  # a line through one point shows nothing
+    style: Any = {"color": PALETTE[place % len(PALETTE)], "marker": "o", "markersize": 4}
     if with_lines and len(curve.lines) > 1:
         for line in curve.lines.values():
-            axes.plot(curve.steps, line, color=colour, alpha=0.3, linewidth=0.7, marker=marker)
-    axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(curve.steps, line, alpha=0.3, linewidth=0.7, markevery=_lone_points(line), **style)
+    axes.fill_between(curve.steps, curve.low, curve.high, color=style["color"], alpha=0.2, linewidth=0)
     middle = curve.middle if len(curve.lines) > 1 else next(iter(curve.lines.values()))
     dashes = DASHES[place // len(PALETTE) % len(DASHES)]
-    (line,) = axes.plot(curve.steps, middle, dashes, color=colour, linewidth=2, marker=marker)
+    (line,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_lone_points(middle), **style)
     label = curve.name or curve.description
     label = label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 3]}..."
     line.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
+
+
+def _lone_points(values: np.ndarray) -> list[int]:
+    """Return the places of the numbers that no line leads to, which a marker shows."""
+    is_number = np.isfinite(np.concatenate([[np.nan], values, [np.nan]]))
+    return np.flatnonzero(is_number[1:-1] & ~is_number[:-2] & ~is_number[2:]).tolist()

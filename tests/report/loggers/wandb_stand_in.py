@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
             answer = {"data": self._graphql(request["operationName"], request.get("variables", {}))}
         elif self.path.endswith("/file_stream"):
             self.server.streamed.append((self.path.split("/")[-2], json.loads(body)))
-            answer = {"exitcode": None, "limits": {}, "stopped": True}
+            answer = {"exitcode": None, "limits": {}, "stopped": self.server.stops}
         data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
 def stand_in():
     """Serve; gives the server, with what it was sent."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.streamed, server.upserts = [], []
+    server.streamed, server.upserts, server.stops = [], [], True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

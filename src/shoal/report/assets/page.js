@@ -37,6 +37,12 @@
     return columns.map((column) => ({ ...column, place, curve }));
   }
 
+  // The places of numbers that no line leads to; undefined stands at the steps of other curves, null for no number.
+  function lonePoints(values) {
+    const own = values.flatMap((x, k) => (x === undefined ? [] : [k]));
+    return own.filter((k, place) => [k, own[place - 1], own[place + 1]].every((j, i) => (values[j] == null) === i > 0));
+  }
+
   function seriesOf(column) {
     const colour = colourOf(column.place);
     const widths = { line: 1, interval: 0, middle: 2.5 };
@@ -45,7 +51,7 @@
       stroke: column.kind === "middle" ? colour : column.kind === "line" ? colour + "80" : "#0000",
       width: widths[column.kind],
       dash: column.dash,
-      points: { show: column.kind !== "interval" && column.curve.steps.length < 2 },
+      points: { show: column.kind !== "interval", size: 6, fill: colour, filter: (plot, k) => lonePoints(plot.data[k]) },
     };
   }
 

@@ -102,6 +102,7 @@ class Follower:
     def _open(self) -> str:
         self._state["place"] = self._logger.open(self._run, self._state["state"])
         self._add_file("config", self._path / CONFIG, 0)
+        self.flush()  # so that a kill leaves no run of the logger that nobody knows
         return str(self._state["place"])
 
     @property

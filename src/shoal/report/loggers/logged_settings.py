@@ -1,4 +1,4 @@
-"""What loggers of several tools need alike: the settings and names of a run, its result, and their packages."""
+"""Parts that several loggers share: the settings and names of a run, its result, and the import of packages."""
 
 import hashlib
 import importlib
@@ -17,7 +17,17 @@ FOLDER = "loggers"  # of a run, with what its loggers write
 ENVIRONMENT = "env."  # the prefix of settings that are parameters of the environment
 
 # Settings of a run that may change where it is resumed without making it another one.
-CHANGEABLE = ("total_steps", "run_dir", "checkpoint_seconds", "checkpoint_every", "keep", "devices")
+CHANGEABLE = (
+    *("total_steps", "run_dir", "name", "tag", "note", "devices", "seed_batching", "on_nan", "on_disk_error"),
+    *(
+        "checkpoints",
+        "checkpoint_seconds",
+        "checkpoint_every",
+        "checkpoint_evals",
+        "checkpoint_replay",
+        "keep",
+    ),
+)
 
 
 def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -> Any:
@@ -78,12 +88,6 @@ def settings_hash(config: Mapping[str, Any]) -> str:
     own = {name: x for name, x in config["run"].items() if name not in CHANGEABLE}
     parts = [config["algorithm"], config["environment"], own, config.get("variants", [])]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def saved_state(run: LoggedRun, state: Any) -> dict[str, Any]:
-    """Return the state of an earlier process, or an empty one where the settings have changed since."""
-    same = isinstance(state, Mapping) and state.get("settings") == settings_hash(run.config)
-    return dict(state) if same else {}
 
 
 def title(run: LoggedRun, series: Series, name: str = "") -> str:

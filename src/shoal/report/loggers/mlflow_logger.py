@@ -16,8 +16,6 @@ from shoal.report.loggers.logged_settings import (
     main_series,
     require_package,
     result_numbers,
-    saved_state,
-    settings_hash,
     title,
 )
 from shoal.report.loggers.logger import LoggedRun, Logger, Series
@@ -57,7 +55,7 @@ class MlflowLogger(Logger):
         directory.mkdir(exist_ok=True)
         self._client = require_package("mlflow").MlflowClient(uri)
         experiment = self._find_experiment(None if self._uri else (directory / "mlflow_files").as_uri())
-        ids = saved_state(run, state).get("ids", {})
+        ids = (state or {}).get("ids", {})
         main = main_series(run)
         self._ids = {main.name: ids.get(main.name) or self._create(experiment, main, {})}
         for series in run.series:
@@ -103,7 +101,7 @@ class MlflowLogger(Logger):
             while metrics:
                 self._client.log_batch(self._ids[name], metrics=metrics[:METRICS_PER_CALL])
                 del metrics[:METRICS_PER_CALL]
-        return {"settings": settings_hash(self._run.config), "ids": self._ids}
+        return {"ids": self._ids}
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """End the runs of MLflow: FINISHED, FAILED where all members failed, KILLED where the run can be resumed."""

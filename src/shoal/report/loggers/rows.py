@@ -15,7 +15,7 @@ WALL_TIME = (
 
 
 class Position(NamedTuple):
-    """How many rows were sent, and a checksum of them: never bytes, since rows that are made again differ in length."""
+    """A number of rows and a checksum of them; never of bytes, since rows that are made again differ in length."""
 
     rows: int = 0
     sha256: str = hashlib.sha256().hexdigest()

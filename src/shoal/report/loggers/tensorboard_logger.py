@@ -17,8 +17,6 @@ from shoal.report.loggers.logged_settings import (
     has_succeeded,
     main_series,
     require_package,
-    saved_state,
-    settings_hash,
     title,
     unused,
 )
@@ -60,7 +58,7 @@ class TensorBoardLogger(Logger):
             series.name: writer.EventFileWriter(str(self._path(series)), QUEUE, QUEUE_SECONDS)
             for series in run.series
         }
-        if not saved_state(run, state):
+        if state is None:
             self._add_hyper_parameters(run)
         return f"{self._root}; `tensorboard --logdir {self._root}` shows it"
 
@@ -101,7 +99,7 @@ class TensorBoardLogger(Logger):
         """Write to the files, which then outlive a kill."""
         for writer in self._writers.values():
             writer.flush()
-        return {"settings": settings_hash(self._run.config), "directory": self._root.name}
+        return {"directory": self._root.name}
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """End the session of the hyper-parameters with whether the run has succeeded, and close the files."""

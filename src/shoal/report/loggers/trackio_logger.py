@@ -11,8 +11,6 @@ from shoal.report.loggers.logged_settings import (
     flat_settings,
     main_series,
     require_package,
-    saved_state,
-    settings_hash,
     title,
 )
 from shoal.report.loggers.logger import LoggedRun, Logger, Series
@@ -50,7 +48,7 @@ class TrackioLogger(Logger):
     def open(self, run: LoggedRun, state: Any) -> str:
         """Begin a run of Trackio for each series, or resume those of an earlier process."""
         self._run = run
-        is_resumed = bool(saved_state(run, state))
+        is_resumed = state is not None
         self._runs = {series.name: self._begin(series, is_resumed) for series in run.series}
         if self._space:
             return f"https://huggingface.co/spaces/{self._space}"
@@ -93,7 +91,7 @@ class TrackioLogger(Logger):
 
     def flush(self) -> dict[str, str]:
         """Return that there are runs to resume, by the settings that they have."""
-        return {"settings": settings_hash(self._run.config)}
+        return {"is_begun": True}
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Finish the runs of Trackio, which stores all that they were given."""

@@ -16,8 +16,6 @@ from shoal.report.loggers.logged_settings import (
     main_series,
     require_package,
     result_numbers,
-    saved_state,
-    settings_hash,
     split,
     title,
 )
@@ -88,7 +86,7 @@ class WandbLogger(Logger):
     def open(self, run: LoggedRun, state: Any) -> str:
         """Begin or resume a run of W&B for each series; offline where the server cannot be reached."""
         self._run, self._offline_reason = run, ""
-        ids = saved_state(run, state).get("ids", {})
+        ids = (state or {}).get("ids", {})
         main = main_series(run)
         is_one_run = any(os.environ.get(name) for name in ONE_RUN)
         logged = [main] if is_one_run else [main, *(x for x in run.series if x != main)]
@@ -178,7 +176,6 @@ class WandbLogger(Logger):
     def flush(self) -> dict[str, Any]:
         """Return the numbers of the runs of W&B."""
         return {
-            "settings": settings_hash(self._run.config),
             "ids": {key: x.id for key, x in self._runs.items()},
         }
 
