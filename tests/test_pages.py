@@ -58,6 +58,7 @@ SKIPPED = [
     ("mpe", "of a run that takes minutes", "shoal eval RUN"),
     ("recipes", "needs pandas, or installs packages", "import json\nimport pandas", "pip install"),
     ("results", "trains for minutes", "for env in"),
+    ("runs", "lists runs of which the page trains one only", "shoal runs"),
     ("spaces", "flags alone", "--"),
     ("sweeps", "its rungs need the whole budget", "shoal sweep CartPole-v1 --random"),
     ("tuning", "installs packages", "pip install"),

@@ -25,6 +25,7 @@ from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_r
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
+from shoal.report.compare import compare
 from shoal.report.loggers.requests import LoggerFlags, Loggers, companions_of
 from shoal.report.metrics_table import metrics
 from shoal.runs import collect, memory_limits
@@ -89,6 +90,7 @@ __all__ = [
     "check_memory",
     "checkpoints",
     "companions_of",
+    "compare",
     "cross_play",
     "decide",
     "defaults",

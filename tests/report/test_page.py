@@ -184,6 +184,14 @@ def test_what_users_write_is_text(make, write_run):
     json.loads(found.texts["script"][0])
 
 
+@pytest.mark.parametrize("name", ["_hidden", "$\\frac{1$", "数据", "a" * 300, "two\nlines", " "])
+def test_any_name_has_a_curve(make, write_run, name):
+    text = make([write_run("a", run={"name": name}), write_run("b")])
+    assert (
+        text.count("<svg") == 1 and name in json.loads(Page(text).texts["script"][0])["charts"][0][0]["name"]
+    )
+
+
 def test_a_half_surrogate_is_replaced(make, write_run):
     assert "a?b" in make(write_run("a", run={"note": "a\ud800b"}))
 
@@ -336,6 +344,7 @@ def test_films_are_in_the_page_up_to_a_size(make, write_run):
         ({"runs": "rnu"}, "there is no run directory 'rnu'; did you mean 'run'?"),
         ({"runs": "nothing"}, "holds no run"),
         ({"runs": []}, "runs is empty"),
+        ({"runs": 7}, "not a path"),
         ({"runs": ["run", 7]}, "not a path"),
         ({"force": "yes"}, "force='yes' is neither True nor False"),
     ],

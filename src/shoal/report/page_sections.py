@@ -115,12 +115,9 @@ def _sentences(record: RunRecord | SweepRecord) -> Markup:
         found.append("There is no score: it was not evaluated, or every seed failed.")
     elif score.label:
         found.append(f"The score is that of the best setting, {score.label}.")
-    if (
-        isinstance(record, RunRecord)
-        and record.kind == "run"
-        and (note := scores.few_seeds_note(_num_seeds(record)))
-    ):
-        found.append(f"{note[:1].upper()}{note[1:]}.")
+    if isinstance(record, RunRecord) and record.kind == "run" and score is not None:
+        note = scores.few_seeds_note(_num_seeds(record))
+        found += [f"{note[:1].upper()}{note[1:]}."] if note else []
     if record.kind == "pbt":
         found.append("The members copy each other: they are one run, and not independent seeds.")
     if agents := summary.get("agents"):

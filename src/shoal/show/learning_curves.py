@@ -1,6 +1,7 @@
 """Learning curves prepared for a page: thinned, with the interquartile mean over seeds, and drawn as SVG."""
 
 import io
+import warnings
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -153,7 +154,8 @@ def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
         "text.parse_math": False,
         "text.usetex": False,
     }
-    with mpl.rc_context(settings):
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that matplotlib's font lacks, and a browser's has
         figure = figures.new_figure(7.5, 3.8)
         axes = figure.add_subplot()
         for k, curve in reversed(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from shoal.report.loggers.logged_settings import (
     as_text,
@@ -83,11 +83,14 @@ class TensorBoardLogger(Logger):
             self._add(series, self._summary(value=values), step, time)
 
     def add_file(self, kind: str, path: Path, step: int) -> None:
-        """Write films, which TensorBoard plays, and pictures."""
+        """Write films, which TensorBoard plays, and pictures; none that is damaged."""
         if kind not in ("film", "picture"):
             return
-        with Image.open(path) as image:
-            width, height = image.size
+        try:
+            with Image.open(path) as image:
+                width, height = image.size
+        except UnidentifiedImageError:
+            return
         content = self._summary.Image(
             height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes()
         )
