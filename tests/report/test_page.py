@@ -314,6 +314,13 @@ def test_runs_that_cannot_be_compared_are_still_shown(make, write_run):
     assert "The runs in CartPole-v1 are not compared with each other" in text and "greedy: 2 seeds" in text
 
 
+def test_one_run_that_cannot_be_compared_leaves_the_others(make, write_run):
+    empty = write_run("empty", summary={"absolute": None, "final": None})
+    write_rows(empty, [])
+    text = make([empty, write_run("a"), write_run("b", (2.0, 4.0))])
+    assert "empty is not compared with the others: run" in text and ">+1.00<" in text
+
+
 def test_films_are_in_the_page_up_to_a_size(make, write_run):
     path = write_run("a")
     (path / "films").mkdir()

@@ -55,7 +55,7 @@ def report(
     """
     path = _checked_output(out, arguments.boolean("force", force))
     film_bytes = arguments.num_bytes("film_size", arguments.text("film_size", film_size, "20MB"))
-    listed = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    listed: Sequence[Any] = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not listed:
         raise ShoalError("runs is empty; name a run, such as runs/CartPole-v1-ppo-20260131-093000.")
     found = [records.read(getattr(run, "path", run)) for run in listed]

@@ -1,10 +1,11 @@
 """The table at the top of a report of several runs, and their differences to the first of each environment."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
-from shoal.report import compare
+from shoal.report import compare, compare_inputs
 from shoal.report.records import RunRecord, SweepRecord
 from shoal.show.markup import Markup, element, join, table
 from shoal.show.run_html import format_interval, format_number
@@ -64,6 +65,11 @@ def _differences(
     Returns:
       by name, `difference` and `improvement` as `compare` has them; and sentences, such as why they are not compared.
     """
+    problems = {name: _problem(records[name].path) for name in names}
+    notes = [f"{name} is not compared with the others: {x}" for name, x in problems.items() if x]
+    names = [name for name, x in problems.items() if not x]
+    if len(names) < 2:
+        return {}, notes
     try:
         compared = compare.read_comparison(
             [str(records[name].path) for name in names],
@@ -71,7 +77,7 @@ def _differences(
             bounds={environment: (0.0, 1.0)},
         )
     except ShoalError as error:
-        return {}, [f"The runs in {environment} are not compared with each other: {error}"]
+        return {}, [*notes, f"The runs in {environment} are not compared with each other: {error}"]
     first, *others = compared.rows
     found = {
         name: {
@@ -80,7 +86,16 @@ def _differences(
         }
         for name, row in zip(names[1:], others, strict=True)
     }
-    return found, list(compared.notes)
+    return found, [*notes, *compared.notes]
+
+
+def _problem(path: Path) -> str:
+    """Say why a run cannot be compared with any other; "" if it can."""
+    try:
+        compare_inputs.read_entry(compare_inputs.read_sources([path])[0], compare_inputs.FINAL)
+    except ShoalError as error:
+        return str(error)
+    return ""
 
 
 def _row(

@@ -111,7 +111,7 @@ def prepare(found: Evaluations) -> LearningCurve:
     for column, row in enumerate(filled):
         finite = row[np.isfinite(row)]
         if finite.size:
-            has_interval = found.is_independent and not have_all_failed and len(finite) >= scores.MIN_SEEDS
+            has_interval = found.is_independent and not have_all_failed
             interval = _interval(finite) if has_interval else (np.nan, np.nan)
             mean = np.nan if have_all_failed else scores.iqm(finite)
             statistics[:, column] = mean, *interval, finite.min(), finite.max()
