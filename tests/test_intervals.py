@@ -13,7 +13,7 @@ from shoal.cli.eval import matrices, trial_lines
 from shoal.cli.eval import table as eval_table
 from shoal.disk import summary as summaries
 from shoal.engine.population.members import Variant, members_of
-from shoal.report.compare import compare
+from shoal.reporting.compare import compare
 from shoal.runs import cross_play
 from shoal.search import search_report, sweep_plots
 from shoal.search.ranking import MemberResult, rank, summarise

@@ -54,7 +54,12 @@ SKIPPED = [
     ("grid", "takes hours", "shoal train XLand-MiniGrid-R1-9x9 trial_episodes=5", "shoal eval runs/agent"),
     ("grid", "of a run that takes minutes", "shoal eval runs/small"),
     ("jaxmarl", "installs packages, or compiles for minutes", "pip install", "shoal train"),
-    ("loggers", "needs a key of W&B", "shoal train CartPole-v1 --track", "shoal train CartPole-v1 --logger wandb"),
+    (
+        "loggers",
+        "needs a key of W&B",
+        "shoal train CartPole-v1 --track",
+        "shoal train CartPole-v1 --logger wandb",
+    ),
     ("mpe", "of the benchmarks' folder", "python benchmarks", "PYTHONPATH=benchmarks"),
     ("mpe", "of a run that takes minutes", "shoal eval RUN"),
     ("recipes", "needs pandas, or installs packages", "import json\nimport pandas", "pip install"),

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from shoal.base.errors import SavingError, ShoalError
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
-    from shoal.report.loggers.logger import Logger
-    from shoal.report.loggers.wandb_listener import WandbListener
+    from shoal.reporting.loggers.logger import Logger
+    from shoal.reporting.loggers.wandb_listener import WandbListener
 
 __version__ = "0.1.0"
 
@@ -85,11 +85,11 @@ __all__ = [
 
 # Names that do not need the whole api: the registry imports no JAX.
 _MODULE_OF = {
-    "Logger": "report.loggers.logger",
+    "Logger": "reporting.loggers.logger",
     "Needs": "config.requirements",
     "SavingError": "base.errors",
     "ShoalError": "base.errors",
-    "WandbListener": "report.loggers.wandb_listener",
+    "WandbListener": "reporting.loggers.wandb_listener",
     "environments": "envs.registry",
     "make": "envs.registry",
     "register": "envs.registry",

@@ -25,9 +25,9 @@ from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_r
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
-from shoal.report.compare import compare
-from shoal.report.loggers.requests import LoggerFlags, Loggers, companions_of
-from shoal.report.metrics_table import metrics
+from shoal.reporting.compare import compare
+from shoal.reporting.loggers.requests import LoggerFlags, Loggers, companions_of
+from shoal.reporting.metrics_table import metrics
 from shoal.runs import collect, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.collect import RolloutResult

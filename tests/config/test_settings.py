@@ -87,7 +87,9 @@ def test_settings_are_replaced_wherever_they_are():
     assert with_settings(A2CConfig(), gamma=0.5).optimization == A2CConfig().optimization
     with pytest.raises(ShoalError, match="there is no setting 'gama'; did you mean 'gamma'"):
         with_settings(config, gama=0.5)
-    with pytest.raises(ShoalError, match=r"there is no setting 'wandb'; the numbers of a run are sent elsewhere by --logger"):
+    with pytest.raises(
+        ShoalError, match=r"there is no setting 'wandb'; the numbers of a run are sent elsewhere by --logger"
+    ):
         with_settings(config, wandb=True)
     with pytest.raises(ShoalError, match=r"there is no setting 'lr'; did you mean 'learning_rate'\?"):
         with_settings(PPOConfig(), lr=1e-3)

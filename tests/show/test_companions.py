@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.base.errors import ShoalError
-from shoal.report.loggers.requests import check_loggers, companions_of
+from shoal.reporting.loggers.requests import check_loggers, companions_of
 from shoal.show import companions
 
 LOGGER = """
@@ -56,7 +56,11 @@ def user_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(companions, "CLOSING_SECONDS", 20.0)
     path = tmp_path / "run"
     path.mkdir()
-    config = {"environment": {"name": "Walk-v0"}, "algorithm": {"name": "ppo"}, "run": {"seed": 0, "seeds": 1}}
+    config = {
+        "environment": {"name": "Walk-v0"},
+        "algorithm": {"name": "ppo"},
+        "run": {"seed": 0, "seeds": 1},
+    }
     (path / "config.json").write_text(json.dumps(config))
     return tmp_path
 
@@ -68,7 +72,14 @@ def beside(fault="", name="own_loggers:Mine"):
 def log(path, steps):
     with open(path / "metrics.jsonl", "a") as file:
         for step in steps:
-            row = {"kind": "train", "step": step, "updates": step, "time": time.time(), "seed": 0, "loss": 1.0}
+            row = {
+                "kind": "train",
+                "step": step,
+                "updates": step,
+                "time": time.time(),
+                "seed": 0,
+                "loss": 1.0,
+            }
             file.write(json.dumps(row) + "\n")
 
 
@@ -109,7 +120,9 @@ def test_a_logger_that_fails_is_one_sentence(user_folder, fault):
     path = user_folder / "run"
     notes, _ = run_beside(path, fault, lambda processes, notes: len(notes) == 2)
     later = f"`shoal log {path} --logger own_loggers:Mine`"
-    assert notes[1:] == [f"own_loggers:Mine: {FAULTS[fault]}; the run is not affected, and {later} sends the rest"]
+    assert notes[1:] == [
+        f"own_loggers:Mine: {FAULTS[fault]}; the run is not affected, and {later} sends the rest"
+    ]
     (user_folder / "own_loggers.py").write_text(LOGGER.replace('"raises"', '"_"').replace('"dies"', '"_"'))
     command = [sys.executable, "-m", "shoal", "log", "run", "--logger", "own_loggers:Mine"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -147,7 +160,11 @@ def test_a_logger_asks_to_stop(user_folder):
     [
         ("own_loggers:Mine", "key", "there is no key; `mine login` asks for one"),
         ("own_loggers:Mien", "", "'own_loggers:Mien' cannot be imported: .*; did you mean 'Mine'"),
-        ("json:dumps", "", "logger='json:dumps' is not a class with shoal.Logger as base and a method add_scalars"),
+        (
+            "json:dumps",
+            "",
+            "logger='json:dumps' is not a class with shoal.Logger as base and a method add_scalars",
+        ),
     ],
 )
 def test_what_is_missing_is_known_before_a_run(user_folder, name, fault, sentence):
@@ -161,7 +178,7 @@ def test_a_killed_trainer_leaves_a_logger_that_sends_the_rest(user_folder):
     program = (
         "import sys, time, pathlib\n"
         "from shoal.show.companions import Companions\n"
-        "from shoal.report.loggers.requests import check_loggers, companions_of\n"
+        "from shoal.reporting.loggers.requests import check_loggers, companions_of\n"
         "with Companions(companions_of(check_loggers(['own_loggers:Mine']))) as processes:\n"
         "    processes.require()\n"
         "    processes.begin(pathlib.Path('run'), print)\n"
@@ -198,7 +215,9 @@ class Told:
 @pytest.mark.full
 def test_loggers_change_nothing_in_a_run(user_folder):
     """Numbers are bit for bit those of a run without; a listener, a logger that works and some that do not, in one run."""
-    settings = dict(seeds=2, total_steps=2_000, num_envs=8, num_steps=25, num_evals=1, eval_episodes=4, preset=False)
+    settings = dict(
+        seeds=2, total_steps=2_000, num_envs=8, num_steps=25, num_evals=1, eval_episodes=4, preset=False
+    )
     plain = shoal.train("CartPole-v1", **settings, run_dir="plain", progress=False)
     (user_folder / "others.py").write_text(LOGGER)
     loggers = {"own_loggers:Mine": {"fault": "raises"}, "others:Mine": {}}

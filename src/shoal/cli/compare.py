@@ -11,7 +11,7 @@ from shoal import api
 from shoal.base.errors import ShoalError
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
-from shoal.report.compare import NO_BOUNDS, compare
+from shoal.reporting.compare import NO_BOUNDS, compare
 
 CELL, NARROW = 38, 18  # characters of a column with intervals, and of one without
 COMMAND = "shoal compare RUN RUN..."

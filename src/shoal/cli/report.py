@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from shoal.cli import flags
-from shoal.report.page import report
+from shoal.reporting.page import report
 
 COMMAND = "shoal report RUN ..."
 DESCRIPTION = (

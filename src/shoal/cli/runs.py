@@ -8,7 +8,7 @@ from shoal.base.errors import ShoalError
 from shoal.cli import flags
 from shoal.disk.json_files import json_text
 from shoal.disk.new_directory import RUNS_DIR
-from shoal.report import runs_list
+from shoal.reporting import runs_list
 
 COMMAND = "shoal runs [DIR]"
 DESCRIPTION = (

@@ -9,7 +9,7 @@ from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
-from shoal.report.loggers.requests import Loggers, check_loggers, companions_of
+from shoal.reporting.loggers.requests import Loggers, check_loggers, companions_of
 from shoal.runs.load import environment_of
 from shoal.runs.results import TrainedRun
 from shoal.runs.train import Call

@@ -130,7 +130,9 @@ class _Process:
         self._thread.join(seconds)
         if self._thread.is_alive() and self._path:
             name = self._companion.name
-            self._note(f"{name} has not ended yet and goes on by itself; {self._later()} sends what is missing")
+            self._note(
+                f"{name} has not ended yet and goes on by itself; {self._later()} sends what is missing"
+            )
 
     def abandon(self) -> None:
         self._path = ""  # so that its end is not reported

@@ -1,0 +1,188 @@
+"""The picture of a comparison: curves on common axes, performance profiles, and sample efficiency."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.ops import comparisons, curves, scores
+from shoal.reporting.compare_rows import Comparison, Row, times_to_score
+from shoal.show import figures
+from shoal.show.figures import COLOURS, TEXT, format_steps
+
+# Further colours beside those of all pictures, told apart also by readers who do not see red and green alike.
+PALETTE = (*COLOURS, "#b58900", "#3fa7a3", "#7a7a7a", "#d37fb2")
+THRESHOLDS = 101  # of a performance profile
+PANEL = (5.2, 3.9)  # inches
+REPETITIONS = 2_000  # of the bootstrap at each point of a curve
+
+
+class Curve(NamedTuple):
+    """A line with its interval, on an axis of steps or scores; NaN where there is nothing to draw."""
+
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def plot_comparison(path: Path, comparison: Comparison) -> None:
+    """Write the PNG: a panel of curves for each environment, profiles, and sample efficiency.
+
+    Intervals are pointwise, and only of rows that have them. Curves are drawn where every run has an evaluation.
+    """
+    places = range(len(comparison.environments))
+    has_curves = all(len(entry.steps) for row in comparison.rows for entry in row.entries)
+    panels: list[Callable[[Any], None]] = []
+    if has_curves:
+        panels += [functools.partial(_draw_environment, comparison=comparison, place=k) for k in places]
+    if has_curves and comparison.is_normalised:
+        panels.append(functools.partial(_draw_efficiency, comparison=comparison))
+    if comparison.target is not None:
+        panels += [functools.partial(_draw_reached, comparison=comparison, place=k) for k in places]
+    panels.append(functools.partial(_draw_profiles, comparison=comparison))
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = figures.new_figure(PANEL[0] * columns, PANEL[1] * lines)
+    for place, draw in enumerate(panels):
+        draw(figure.add_subplot(lines, columns, place + 1))
+    figures.save(figure, path)
+
+
+def _statistic(comparison: Comparison) -> str:
+    return "IQM" + ", 95% interval" * any(row.has_interval for row in comparison.rows)
+
+
+def _draw_environment(axes: Any, comparison: Comparison, place: int) -> None:
+    environment = comparison.environments[place]
+    tables = [row.entries[place] for row in comparison.rows]
+    grid, values = shared_curves([(x.steps, x.curves) for x in tables])
+    _draw(
+        axes, comparison.rows, [iqm_curve(grid, x, r) for x, r in zip(values, comparison.rows, strict=True)]
+    )
+    _label_steps(axes, f"{comparison.metric_label}: {_statistic(comparison)}", environment)
+    if comparison.target is not None:
+        axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
+
+
+def _draw_efficiency(axes: Any, comparison: Comparison) -> None:
+    """Draw the IQM of normalised scores of all environments against the share of the steps that all have."""
+    share = np.linspace(0, 1, 51)
+    tables: list[list[np.ndarray]] = [[] for _ in comparison.rows]
+    for place, environment in enumerate(comparison.environments):
+        entries = [row.entries[place] for row in comparison.rows]
+        grid, values = shared_curves([(x.steps, x.curves) for x in entries])
+        nearest = np.searchsorted(grid, share * grid[-1] * (1 + 1e-12), side="right") - 1
+        for table, x in zip(tables, values, strict=True):
+            table.append(comparison.normalise(x, environment)[np.maximum(nearest, 0)])
+    lines = [
+        iqm_curve(share, np.stack(table, axis=-1), row)
+        for table, row in zip(tables, comparison.rows, strict=True)
+    ]
+    _draw(axes, comparison.rows, lines)
+    _label(
+        axes,
+        "share of the environment steps",
+        f"normalised score: {_statistic(comparison)}",
+        "Sample efficiency",
+    )
+
+
+def _draw_reached(axes: Any, comparison: Comparison, place: int) -> None:
+    """Draw the share of seeds that have reached the target, against steps."""
+    lines = []
+    for row in comparison.rows:
+        entry = row.entries[place]
+        times, has_reached = times_to_score(comparison, entry)
+        x = np.unique([0.0, *times[has_reached], entry.steps[-1]])
+        y = np.array([np.mean(has_reached & (times <= step)) for step in x])
+        lines.append(Curve(x, y, np.full(len(x), np.nan), np.full(len(x), np.nan)))
+    _draw(axes, comparison.rows, lines, drawstyle="steps-post")
+    axes.set_ylim(-0.03, 1.03)
+    title = f"Sample efficiency: steps to {comparison.target_in(comparison.environments[place]):g}"
+    _label_steps(axes, "share of seeds that reached it", title)
+
+
+def _draw_profiles(axes: Any, comparison: Comparison) -> None:
+    finite = np.concatenate([row.scores[np.isfinite(row.scores)] for row in comparison.rows])
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    margin = 0.02 * (high - low) or 0.02 * abs(low) or 0.02
+    thresholds = np.linspace(low - margin, high + margin, THRESHOLDS)
+    _draw(axes, comparison.rows, [profile_curve(thresholds, row) for row in comparison.rows])
+    axes.set_ylim(-0.03, 1.03)
+    kind = "normalised score" if comparison.is_normalised else comparison.metric_label
+    _label(axes, f"{kind} τ", "share of seeds with a score above τ", "Performance profile")
+
+
+def shared_curves(
+    tables: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
+
+    Args:
+      tables: steps [P] and values [P, seeds] of each run.
+    Returns:
+      the grid [G], and values [G, seeds] of each run.
+    """
+    grid = curves.common_grid([steps for steps, _ in tables])
+    values = [curves.on_grid(grid, steps, x) for steps, x in tables]
+    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0)
+    return grid[is_shared], [x[is_shared] for x in values]
+
+
+def iqm_curve(x: np.ndarray, values: np.ndarray, row: Row) -> Curve:
+    """Compute the IQM over seeds and its pointwise interval.
+
+    Args:
+      values: [G, seeds] or [G, seeds, environments].
+    """
+    columns = np.full((3, len(x)), np.nan)
+    for column, point in enumerate(values):
+        columns[0, column] = scores.iqm(point)
+        if (
+            row.has_interval
+            and (interval := scores.score_interval(point, repetitions=REPETITIONS)) is not None
+        ):
+            columns[1:, column] = interval
+    return Curve(x, *columns)
+
+
+def profile_curve(thresholds: np.ndarray, row: Row) -> Curve:
+    """Compute the performance profile of a row and its pointwise interval."""
+    middle = comparisons.performance_profile(row.scores, thresholds)
+    none = np.full(len(thresholds), np.nan)
+    low, high = comparisons.profile_band(row.scores, thresholds) if row.has_interval else (none, none)
+    return Curve(thresholds, middle, low, high)
+
+
+def _draw(axes: Any, rows: Sequence[Row], lines: Sequence[Curve], **style: Any) -> None:
+    for place, (row, line) in enumerate(zip(rows, lines, strict=True)):
+        colour = PALETTE[place % len(PALETTE)]
+        dash = ("-", "--", ":")[place // len(PALETTE) % 3]
+        shown = np.where(np.isfinite(line.middle), line.middle, np.nan)
+        marker = "o" if np.isfinite(shown).sum() < 2 else None
+        failed = f" ({row.failures} failed)" if row.failures else ""
+        axes.plot(
+            line.x, shown, dash, color=colour, linewidth=2, marker=marker, label=row.name + failed, **style
+        )
+        has_band = np.isfinite(line.low) & np.isfinite(line.high)
+        if has_band.any():
+            axes.fill_between(
+                line.x, line.low, line.high, where=has_band, color=colour, alpha=0.18, linewidth=0
+            )
+
+
+def _label_steps(axes: Any, y: str, title: str) -> None:
+    _label(axes, "environment steps of each seed", y, title)
+    axes.xaxis.set_major_formatter(format_steps)
+    axes.set_xlim(left=0)
+
+
+def _label(axes: Any, x: str, y: str, title: str) -> None:
+    axes.set_xlabel(x, color=TEXT)
+    axes.set_ylabel(y, color=TEXT)
+    figures.style(axes)
+    figures.set_title(axes, title)
+    axes.legend(frameon=False, fontsize=9, loc="best", labelcolor=TEXT)

@@ -1,0 +1,136 @@
+"""The lines of numbers that a run is logged as: its members, its settings, and all members together."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.engine.population.members import Members, members_of_config
+from shoal.ops import scores
+from shoal.reporting.loggers.logger import Series
+
+MOST_MEMBERS = 16  # that have a series each
+MOST_SETTINGS = 32
+QUANTILES = (("_p10", 0.1), ("_p50", 0.5), ("_p90", 0.9))
+NO_NUMBERS = ("kind", "step", "updates", "seed", "label", "time", "parent")  # entries of rows
+
+# Names of CleanRL's charts, which Open RL Benchmark reads, by the names of Shoal's.
+CLEANRL_NAMES = {
+    "train/episode_return": "charts/episodic_return",
+    "train/episode_length": "charts/episodic_length",
+    "train/learning_rate": "charts/learning_rate",
+    "train/steps_per_second": "charts/SPS",
+    "train/epsilon": "charts/epsilon",
+    "train/value_loss": "losses/value_loss",
+    "train/policy_loss": "losses/policy_loss",
+    "train/entropy": "losses/entropy",
+    "train/approx_kl": "losses/approx_kl",
+    "train/clip_fraction": "losses/clipfrac",
+    "train/explained_variance": "losses/explained_variance",
+    "train/total_loss": "losses/loss",
+    "train/q_loss": "losses/td_loss",
+    "train/q_mean": "losses/q_values",
+}
+
+
+def series_of(config: Mapping[str, Any]) -> tuple[Series, ...]:
+    """Return the series of a run: each member and all together, or of a large population settings and quantiles."""
+    members = members_of_config(config)
+    labels = list(dict.fromkeys(member.label for member in members))
+    if len(members) == 1:
+        return (Series("", "member", members[0].seed, members[0].label, members[0].settings),)
+    if len(members) <= MOST_MEMBERS:
+        own = [Series(x.name, "member", x.seed, x.label, x.settings) for x in members]
+    elif 1 < len(labels) <= MOST_SETTINGS:
+        settings = {member.label: member.settings for member in members}
+        own = [Series(label, "setting", None, label, settings[label]) for label in labels]
+    else:
+        own = []
+    return (*own, Series("all", "all"))
+
+
+class Aggregation:
+    """Numbers of the series of a run, from the rows of all its members at one point.
+
+    The number of a series of several members is their interquartile mean; in a large population its 10%, 50% and 90%
+    quantiles are there too. A member that has failed counts with its last number of each name.
+    """
+
+    def __init__(self, members: Members, series: Sequence[Series], names: Mapping[str, str]):
+        self._members, self._series, self._names = members, series, names
+        self._last: dict[str, np.ndarray] = {}  # numbers by name, [members]
+
+    def restarted(self) -> "Aggregation":
+        """Return one that has seen no rows."""
+        return Aggregation(self._members, self._series, self._names)
+
+    def numbers(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Series, dict[str, float]]]:
+        """Return the numbers of each series, given the rows of all members, in their order."""
+        kind = rows[0]["kind"]
+        table = {
+            self._names.get(name, name): np.array([_number(row, key) for row in rows])
+            for key, name in _named(kind, rows[0])
+        }
+        yield from self._of_table(table)
+
+    def absolute(self, summary: Mapping[str, Any]) -> Iterator[tuple[Series, dict[str, float]]]:
+        """Return the numbers of the evaluation of the best policies at a run's end; none where there was none."""
+        count = len(self._members)
+        found = {
+            f"absolute/{name}": np.array([math.nan if x is None else x for x in values], np.float64)
+            for name, values in summary.get("evaluation", {}).items()
+            if isinstance(values, list) and len(values) == count
+        }
+        if found:
+            yield from self._of_table(found)
+
+    def _of_table(self, table: Mapping[str, np.ndarray]) -> Iterator[tuple[Series, dict[str, float]]]:
+        filled = {name: self._filled(name, values) for name, values in table.items()}
+        for series in self._series:
+            if series.kind == "member":
+                places = [k for k, x in enumerate(self._members) if (x.seed, x.label) == series[2:4]]
+                yield series, {name: float(values[places[0]]) for name, values in table.items()}
+            else:
+                places = [k for k, x in enumerate(self._members) if series.label in ("", x.label)]
+                chosen = {name: values[places] for name, values in filled.items()}
+                yield series, dict(_summarised(chosen, len(self._members) > MOST_MEMBERS))
+
+    def _filled(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return numbers of members with their last ones in the place of NaN."""
+        last = self._last.get(name, values)
+        self._last[name] = np.where(np.isfinite(values), values, last)
+        return self._last[name]
+
+
+def _named(kind: str, row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Return the paths of a row's numbers, which may lie within another entry, with the names that they get."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from (((name, inner), f"{kind}/{name}.{inner}") for inner in value)
+        elif name not in NO_NUMBERS:
+            yield (name,), f"{kind}/{name}"
+
+
+def _number(row: Mapping[str, Any], path: Sequence[str]) -> float:
+    value: Any = row
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _summarised(table: Mapping[str, np.ndarray], with_quantiles: bool) -> Iterable[tuple[str, float]]:
+    """Return statistics over members; NaN where no number is finite."""
+    for name, values in table.items():
+        finite = values[np.isfinite(values)]
+        yield name, float(scores.iqm(finite)) if finite.size else math.nan
+        if with_quantiles:
+            for suffix, share in QUANTILES:
+                yield f"{name}{suffix}", float(np.quantile(finite, share)) if finite.size else math.nan
+
+
+def cleanrl_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run under the names that CleanRL's runs have, which Open RL Benchmark filters by."""
+    run = config["run"]
+    name = run.get("name") or f"shoal_{config['algorithm'].get('name', '')}".rstrip("_")
+    return {"env_id": config["environment"]["name"], "exp_name": name, "seed": run["seed"]}

@@ -1,0 +1,390 @@
+"""A follower sends each row once, whatever is killed, cut or made again, and what it sends are the numbers of the rows."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from shoal.base.errors import ShoalError
+from shoal.ops import scores
+from shoal.reporting.loggers.follower import Follower
+from shoal.reporting.loggers.logger import Logger
+from shoal.reporting.loggers.requests import LoggerFlags, check_loggers, companions_of
+from shoal.reporting.loggers.rows import Position, RowReader
+from shoal.reporting.loggers.series import MOST_MEMBERS, series_of
+
+CLOCK = itertools.count(1.7e9)
+
+
+class Recorder(Logger):
+    """Keeps what it receives, beyond the end of its process: what a service would have."""
+
+    def __init__(self, received=None, settle_seconds=0.0):
+        self.received = [] if received is None else received
+        self.files, self.closed, self.settle_seconds = [], [], settle_seconds
+        self.opened = []
+
+    def open(self, run, state):
+        self.run = run
+        self.opened.append(state)
+        return "somewhere"
+
+    def add_scalars(self, series, step, numbers, time):
+        self.received.append((series.name, step, numbers))
+
+    def add_file(self, kind, path, step):
+        self.files.append((kind, path.name, step))
+
+    def flush(self):
+        return {"received": len(self.received)}
+
+    def close(self, summary):
+        self.closed.append(summary)
+
+
+def config(seeds=1, labels=()):
+    variants = [{"label": x, "settings": {"learning_rate": k / 8}} for k, x in enumerate(labels)]
+    return {
+        "environment": {"name": "Walk-v0"},
+        "algorithm": {"name": "ppo"},
+        "run": {"seed": 3, "seeds": seeds, "name": ""},
+        **({"variants": variants} if labels else {}),
+    }
+
+
+class Directory:
+    """A run directory whose rows a test writes."""
+
+    def __init__(self, path, seeds=1, labels=()):
+        self.path, self.labels = path, labels or ("",)
+        self.seeds = range(3, 3 + seeds)
+        path.mkdir(exist_ok=True)
+        (path / "config.json").write_text(json.dumps(config(seeds, labels)))
+        self.file = path / "metrics.jsonl"
+
+    def add(self, step, values=None, kind="train", name="episode_return"):
+        """Write the rows of all members at a point, with the time that it is."""
+        members = [(label, seed) for label in self.labels for seed in self.seeds]
+        values = [step + k / 4 for k in range(len(members))] if values is None else values
+        with open(self.file, "a") as file:
+            for (label, seed), value in zip(members, values, strict=True):
+                row = {"kind": kind, "step": step, "updates": step, "time": next(CLOCK), "seed": seed}
+                row |= {"label": label} if label else {}
+                row |= {name: value, "steps_per_second": 1e6 * math.pi / next(CLOCK)}
+                file.write(json.dumps(row) + "\n")
+
+    def cut(self, points):
+        lines = self.file.read_text().splitlines(keepends=True)
+        self.file.write_text("".join(lines[: points * len(self.seeds) * len(self.labels)]))
+
+    def finish(self, step, **evaluation):
+        summary = {"steps_per_seed": step, "evaluation": {"mode": "greedy", **evaluation}}
+        (self.path / "summary.json").write_text(json.dumps(summary))
+        (self.path / "best.safetensors").write_text("policy")
+        (self.path / "learning_curve.png").write_text("picture")
+
+
+def follow(run, logger, *, is_killed=False, flushes=True, keys="shoal"):
+    """Follow a run as one process does; one that is killed closes nothing."""
+    follower = Follower(run.path, "test:Recorder", logger, keys=keys)
+    with follower.opened():
+        follower._flush_time = -math.inf if flushes else math.inf
+        follower.send_new()
+        if not is_killed:
+            follower.finish()
+    return follower
+
+
+def state_of(run):
+    return json.loads((run.path / "loggers/test-Recorder.json").read_text())
+
+
+def steps(logger, name=""):
+    return [step for series, step, _ in logger.received if series == name]
+
+
+def test_each_row_is_sent_once_by_processes_that_follow_each_other(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    for step in (0, 1, 2, 3):
+        run.add(step)
+        with open(run.file, "a") as file:
+            file.write('{"torn')  # a line that is being written
+        follow(run, logger, is_killed=step != 3)
+        run.cut(step + 1)
+    assert steps(logger) == [0, 1, 2, 3]
+    assert logger.opened == [None, *({"received": k} for k in (1, 2, 3))]
+    assert logger.files == [("config", "config.json", 0)]
+    assert logger.closed == [None] and not state_of(run)["finished"]
+
+
+def test_rows_that_are_made_again_are_skipped_though_their_times_differ(tmp_path):
+    run, logger = Directory(tmp_path / "run", seeds=3), Recorder()
+    for step in range(6):
+        run.add(step)
+    follow(run, logger, is_killed=True)
+    size = run.file.stat().st_size
+    run.cut(2)  # to the checkpoint
+    follow(run, logger, is_killed=True)
+    for step in range(2, 9):
+        run.add(step)
+    assert run.file.stat().st_size != size
+    follow(run, logger)
+    for name in ("seed 3", "seed 4", "seed 5", "all"):
+        assert steps(logger, name) == list(range(9))
+
+
+def test_a_file_that_is_cut_while_it_is_followed_is_read_again(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    for step in range(4):
+        run.add(step)
+    follower = Follower(run.path, "test:Recorder", logger)
+    with follower.opened():
+        follower.send_new()
+        run.cut(1)
+        for step in range(1, 8):
+            run.add(step)
+        follower.send_new()
+        run.add(8)
+        follower.send_new()
+        follower.finish()
+    assert steps(logger) == list(range(9))
+    assert state_of(run)["rows"] == 9
+
+
+def test_other_rows_begin_a_new_run_of_the_logger(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    for step in range(4):
+        run.add(step)
+    follow(run, logger)
+    run.cut(2)
+    run.add(2, [7.5])  # with another learning rate, say
+    run.add(3)
+    run.add(4)
+    follow(run, logger)
+    assert logger.opened == [None, {"received": 4}, None]
+    assert steps(logger) == [0, 1, 2, 3, 0, 1, 2, 3, 4]
+    assert logger.received[6][2]["train/episode_return"] == 7.5
+    assert state_of(run)["rows"] == 5
+
+
+def test_a_changed_setting_begins_a_new_run_of_the_logger_with_all_rows(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    run.add(0)
+    follow(run, logger)
+    changed = config()
+    changed["run"]["total_steps"] = 64  # a longer run is the same run
+    (run.path / "config.json").write_text(json.dumps(changed))
+    run.add(1)
+    follow(run, logger)
+    changed["algorithm"]["learning_rate"] = 0.5
+    (run.path / "config.json").write_text(json.dumps(changed))
+    run.add(2)
+    follow(run, logger)
+    assert logger.opened == [None, {"received": 1}, None]
+    assert steps(logger) == [0, 1, 0, 1, 2]
+
+
+def test_a_shorter_run_begins_a_new_one_only_where_it_has_finished(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    for step in range(4):
+        run.add(step)
+    follow(run, logger)
+    run.cut(2)
+    follow(run, logger)  # interrupted again before it came that far
+    assert steps(logger) == [0, 1, 2, 3] and state_of(run)["rows"] == 4
+    run.finish(1)
+    follow(run, logger)
+    assert steps(logger) == [0, 1, 2, 3, 0, 1] and state_of(run)["rows"] == 2
+
+
+def test_a_row_counts_as_sent_when_the_logger_has_stored_it(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("shoal.reporting.loggers.follower.time.monotonic", lambda: now[0])
+    run, logger = Directory(tmp_path / "run"), Recorder(settle_seconds=15.0)
+    follower = Follower(run.path, "test:Recorder", logger)
+    with follower.opened():
+        for step in range(4):
+            run.add(step)
+            follower.send_new()
+            now[0] += 6.0
+        follower.flush()
+        assert state_of(run)["rows"] == 2  # of 100 and 106 seconds, at 124
+    again = Recorder(logger.received)
+    follow(run, again)
+    assert steps(again) == [0, 1, 2, 3, 2, 3]  # repeats, and none is missing
+
+
+def test_what_was_not_flushed_is_sent_again(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    run.add(0)
+    follow(run, logger, is_killed=True)
+    run.add(1)
+    follow(run, logger, is_killed=True, flushes=False)
+    follow(run, logger)
+    assert steps(logger) == [0, 1, 1]
+
+
+def test_the_end_of_a_run_is_sent_once(tmp_path):
+    run, logger = Directory(tmp_path / "run", seeds=2), Recorder()
+    run.add(0, kind="evaluation", name="return_mean")
+    follow(run, logger, is_killed=True)
+    run.finish(64, return_mean=[4.0, 8.0], return_max=[9.0, None])
+    for _ in range(2):
+        follow(run, logger)
+    assert logger.files == [
+        ("config", "config.json", 0),
+        ("policy", "best.safetensors", 64),
+        ("picture", "learning_curve.png", 64),
+    ]
+    absolute = {name: numbers for name, step, numbers in logger.received if step == 64}
+    assert absolute["seed 3"] == {"absolute/return_mean": 4.0, "absolute/return_max": 9.0}
+    assert math.isnan(absolute["seed 4"]["absolute/return_max"])
+    assert absolute["all"] == {"absolute/return_mean": 6.0, "absolute/return_max": 9.0}
+    assert len(logger.received) == 6 and [x and x["steps_per_seed"] for x in logger.closed] == [64, 64]
+    assert Follower(run.path, "test:Recorder", logger).is_complete()
+    run.add(128, kind="evaluation", name="return_mean")
+    assert not Follower(run.path, "test:Recorder", logger).is_complete()
+
+
+def test_films_are_sent_when_they_are_there(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    follower = Follower(run.path, "test:Recorder", logger)
+    with follower.opened():
+        (run.path / "films").mkdir()
+        for name in ("4096.gif", ".8192.gif.tmp", "notes.gif"):
+            (run.path / "films" / name).write_text("film")
+            follower.send_new()
+    assert logger.files[1:] == [("film", "4096.gif", 4096)]
+
+
+def test_one_process_at_a_time_logs_a_run(tmp_path):
+    run = Directory(tmp_path / "run")
+    first, second = (Follower(run.path, "test:Recorder", Recorder()) for _ in range(2))
+    with first.opened():
+        with pytest.raises(ShoalError, match=r"run/?'? is being logged by test:Recorder in another process"):
+            with second.opened():
+                pass
+        with Follower(run.path, "other:Recorder", Recorder()).opened():
+            pass
+    with second.opened():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("seeds", "labels", "expected"),
+    [
+        (1, (), [("", "member")]),
+        (2, (), [("seed 3", "member"), ("seed 4", "member"), ("all", "all")]),
+        (1, ("a", "b"), [("a, seed 3", "member"), ("b, seed 3", "member"), ("all", "all")]),
+        (9, ("a", "b"), [("a", "setting"), ("b", "setting"), ("all", "all")]),
+        (MOST_MEMBERS + 1, (), [("all", "all")]),
+        (1, tuple(f"s{k}" for k in range(33)), [("all", "all")]),
+    ],
+)
+def test_series_of_a_run(seeds, labels, expected):
+    found = series_of(config(seeds, labels))
+    assert [(x.name, x.kind) for x in found] == expected
+    assert [x.is_main for x in found] == [k == len(found) - 1 for k in range(len(found))]
+
+
+def test_numbers_of_many_members_are_robust_means_and_quantiles(tmp_path):
+    """With members that have failed: each counts with its last number, as in the picture of the run."""
+    run, logger = Directory(tmp_path / "run", seeds=10, labels=("a", "b")), Recorder()
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(3, 20))
+    shown = table.copy()
+    shown[1:, 4], shown[2, 17], shown[:, 9] = np.nan, np.nan, np.nan
+    table[1:, 4], table[2, 17] = table[0, 4], table[1, 17]
+    for step, values in enumerate(shown):
+        run.add(step, [None if math.isnan(x) else x for x in values], kind="evaluation", name="return_mean")
+    follow(run, logger)
+    for step, values in enumerate(table):
+        by_name = {name: numbers for name, own, numbers in logger.received if own == step}
+        values = np.delete(values, 9)
+        for name, part in {"a": values[:9], "b": values[9:], "all": values}.items():
+            numbers = by_name[name]
+            assert numbers["evaluation/return_mean"] == scores.iqm(part)
+            assert numbers["evaluation/return_mean_p90"] == np.quantile(part, 0.9)
+        assert by_name["all"]["evaluation/steps_per_second"] > 0
+
+
+def test_numbers_of_exchanges_lie_deeper(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    row = {"kind": "exchange", "step": 5, "updates": 1, "time": 1.0, "seed": 3, "score": 2.0, "parent": 3}
+    row["settings"] = {"learning_rate": 0.5}
+    run.file.write_text(json.dumps(row) + "\n")
+    follow(run, logger)
+    assert logger.received == [("", 5, {"exchange/score": 2.0, "exchange/settings.learning_rate": 0.5})]
+
+
+def test_cleanrl_names(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    run.add(8)
+    run.add(8, kind="evaluation", name="return_mean")
+    follow(run, logger, keys="cleanrl")
+    assert logger.received[0][2]["charts/episodic_return"] == 8 and "charts/SPS" in logger.received[0][2]
+    assert logger.received[1][2]["evaluation/return_mean"] == 8
+    assert logger.run.names == {"env_id": "Walk-v0", "exp_name": "shoal_ppo", "seed": 3}
+
+
+def test_a_position_does_not_depend_on_times_and_the_order_of_entries():
+    rows = [{"step": 1, "a": 0.1, "time": 3.0, "train_seconds": 1.0}, {"step": 2}]
+    first = Position().after(rows[0]).after(rows[1])
+    assert first.rows == 2
+    assert first == Position().after({"a": 0.1, "step": 1, "time": 4.0}).after({"step": 2})
+    assert first != Position().after(rows[1]).after(rows[0])
+    assert first != Position().after({"step": 1, "a": 0.2}).after({"step": 2})
+
+
+def test_a_reader_waits_for_whole_lines(tmp_path):
+    reader = RowReader(tmp_path / "metrics.jsonl")
+    assert reader.new_rows() == ([], False)
+    with open(tmp_path / "metrics.jsonl", "wb", buffering=0) as file:
+        for part, expected in (b'{"a"', []), (b": 1}", []), (b'\n{"a": 2}\n{', [1, 2]), (b"}\n", [None]):
+            file.write(part)
+            assert [row.get("a") for row in reader.new_rows()[0]] == expected
+    (tmp_path / "metrics.jsonl").write_text('{"a": 5}\n')
+    rows, was_cut = reader.new_rows()
+    assert (rows, was_cut) == ([{"a": 5}], True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (dict(logger=("tensorbord",)), r"logger='tensorbord' is none of .*; did you mean 'tensorboard'\?"),
+        (
+            dict(logger=("csv",), logger_args=("cvs.x=3",)),
+            r"logger_args='cvs.x=3' is of a logger that .*'csv'\?",
+        ),
+        (dict(logger=("csv",), logger_args=("x",)), r"logger_args='x' is not NAME.key=value, such as"),
+        (dict(wandb_entity="me"), r"logger_args='wandb.entity=me' .* add --logger wandb"),
+    ],
+)
+def test_bad_flags_are_one_sentence(words, sentence):
+    with pytest.raises(ShoalError, match=sentence):
+        LoggerFlags(**words).loggers()
+
+
+def test_bad_loggers_from_python_are_one_sentence():
+    with pytest.raises(ShoalError, match="loggers=3 is neither a list of names nor arguments by name"):
+        check_loggers(3)
+    with pytest.raises(ShoalError, match="keys='brax' of the logger csv is none of shoal, cleanrl"):
+        check_loggers({"csv": {"keys": "brax"}})
+
+
+def test_flags_become_arguments():
+    flags = LoggerFlags(
+        ("csv", "my.module:Mine"),
+        ("csv.dir=a=b", "my.module:Mine.tags=x,y"),
+        "cleanrl",
+        True,
+        "project",
+        "me",
+    )
+    found = {companion.name: dict(companion.request) for companion in companions_of(flags.loggers())}
+    assert found["csv"]["arguments"] == {"dir": "a=b"}
+    assert found["my.module:Mine"]["arguments"] == {"tags": "x,y"}
+    assert found["wandb"]["arguments"] == {"project": "project", "entity": "me"}
+    assert {x["keys"] for x in found.values()} == {"cleanrl"}

@@ -1,0 +1,436 @@
+"""Comparisons of runs that are written by hand: what is computed, said and refused."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from shoal.base.errors import ShoalError
+from shoal.cli import compare as command
+from shoal.ops import comparisons, scores
+from shoal.reporting import compare_plots
+from shoal.reporting.compare import compare, read_comparison
+from shoal.show import figures
+
+GOOD, BETTER = (1.0, 2.0, 3.0, 4.0, 5.0), (3.0, 4.0, 5.0, 6.0, 9.0)
+EMPTY = {"environment": {"name": "MiniGrid-Empty-5x5", "parameters": {}}}
+DQN = {"algorithm": {"name": "dqn"}}
+
+
+def text_of(result):
+    return command.table(result)
+
+
+def notes_of(result):
+    return "\n".join(result["notes"])
+
+
+def test_reading_imports_no_jax():
+    code = "import sys, shoal.reporting.compare; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_statistics_are_those_of_the_scores(write_run):
+    result = compare([write_run("a", GOOD), write_run("b", BETTER)])
+    first, other = result["rows"]
+    assert first["name"] == "a" and first["runs"][0]["scores"] == list(GOOD) and "difference" not in first
+    assert other["iqm"]["value"] == scores.iqm(BETTER) == 5.0
+    assert tuple(other["iqm"]["interval"]) == scores.stratified_bootstrap_interval(BETTER)
+    assert other["median"]["value"] == 5.0 and other["mean"]["value"] == pytest.approx(5.4)
+    assert other["difference"]["value"] == pytest.approx(2.0)
+    low, high = other["improvement"]["interval"]
+    assert other["improvement"]["value"] == pytest.approx(brute_force(GOOD, BETTER))
+    assert (low, high) == pytest.approx(comparisons.newcombe_interval(brute_force(GOOD, BETTER), 5, 5))
+    assert other["optimality_gap"]["value"] == pytest.approx(
+        1 - (5.4 - 22) / (500 - 22)
+    )  # CartPole's own bounds
+    gap = compare([write_run("c", GOOD), write_run("d", BETTER)], bounds={"CartPole-v1": (0, 5)})
+    assert gap["rows"][0]["optimality_gap"]["value"] == pytest.approx(np.mean([0.8, 0.6, 0.4, 0.2, 0.0]))
+    assert gap["rows"][1]["iqm"]["value"] == 5.0  # of one environment scores are as they are
+
+
+def brute_force(x, y):
+    return np.mean([(b > a) + 0.5 * (b == a) for a in x for b in y])
+
+
+def test_equal_runs_are_as_good_as_each_other(write_run):
+    result = compare([write_run("a", GOOD), write_run("b", GOOD)])
+    assert result["rows"][1]["improvement"]["value"] == 0.5
+    assert result["rows"][1]["difference"]["value"] == 0.0
+    assert "0.50  [0.21, 0.79]" in text_of(result)
+
+
+def test_a_run_that_is_named_twice_is_compared_with_itself(write_run):
+    a = write_run("a", GOOD)
+    result = compare([a, a, a])
+    assert [row["name"] for row in result["rows"]] == ["a", "a (2)", "a (3)"]
+    assert "named twice" in notes_of(result) and "pointwise" in notes_of(result)
+    assert {row["improvement"]["value"] for row in result["rows"][1:]} == {0.5}
+
+
+def test_names_are_paths_where_directories_are_named_alike(write_run):
+    paths = [write_run("x/run", GOOD), write_run("y/run", GOOD)]
+    assert [row["name"] for row in compare(paths)["rows"]] == list(map(str, paths))
+
+
+def test_ties_are_half_an_improvement(write_run):
+    result = compare([write_run("a", (1.0,) * 5), write_run("b", (1.0,) * 4 + (2.0,))])
+    assert result["rows"][1]["improvement"]["value"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_few_seeds_have_points_alone(write_run, count):
+    result = compare([write_run("a", GOOD[:count]), write_run("b", BETTER)], target=1.0)
+    row, other = result["rows"]
+    parts = [row[name] for name in ("iqm", "median", "mean")] + [row["steps_to_score"]["CartPole-v1"]]
+    assert all(x["value"] is not None and x["interval"] is None for x in parts)
+    assert other["difference"]["interval"] is None and other["improvement"]["interval"] is None
+    assert other["iqm"]["interval"] is not None
+    assert f"no interval from {count} seed" in notes_of(result) and "from 5 seeds" in notes_of(result)
+
+
+def test_a_failed_seed_loses(write_run):
+    result = compare(
+        [write_run("a", GOOD), write_run("b", BETTER, failed=[4])], bounds={"CartPole-v1": (0, 5)}
+    )
+    row = result["rows"][1]
+    assert row["failed"] == 1 and row["runs"][0]["failed"] == [4]
+    assert row["runs"][0]["scores"][4] == -math.inf
+    assert row["iqm"]["value"] == pytest.approx(4.0)  # of 3, 4 and 5: the failed one is trimmed
+    assert row["iqm"]["interval"][0] == -math.inf and math.isfinite(row["iqm"]["interval"][1])
+    assert row["mean"] == row["optimality_gap"] == {"value": None, "interval": None, "why": "1 failed"}
+    assert row["improvement"]["value"] == pytest.approx(brute_force(GOOD, (3.0, 4.0, 5.0, 6.0, -math.inf)))
+    text = text_of(result)
+    assert "[-inf (1 failed), " in text and text.count("none: 1 failed") == 2
+    assert json.loads(json.dumps(command.api.to_jsonable(result, not_finite=str), allow_nan=False))
+
+
+def test_runs_of_which_all_seeds_failed(write_run):
+    failed = write_run("b", BETTER, failed=range(5))
+    result = compare([write_run("a", GOOD), failed, failed], target=1.0)
+    row = result["rows"][1]
+    assert row["iqm"] == {"value": -math.inf, "interval": None}
+    assert row["improvement"]["value"] == 0.0 and row["difference"]["value"] == -math.inf
+    assert row["steps_to_score"]["CartPole-v1"]["reached"] == 0
+    assert "-inf (5 failed)" in text_of(result) and "> 200 (5 failed)" in text_of(result)
+    both = compare([failed, failed])
+    assert both["rows"][1]["improvement"]["value"] == 0.5
+    assert "none: both are minus infinity" in text_of(both)
+
+
+def test_a_run_that_was_killed_counts_as_far_as_it_went(write_run):
+    a, killed = write_run("a", GOOD), write_run("b", BETTER, finished=False)
+    result = compare([a, killed])
+    assert result["metric"] == "final"
+    assert result["rows"][1]["runs"][0]["scores"] == list(BETTER)  # of the evaluation at step 200
+    assert "b has no absolute scores" in notes_of(result)
+    assert "b has not ended (interrupted): its evaluations until step 200 count" in notes_of(result)
+
+
+def test_metrics_and_runs_without_them(write_run, tmp_path):
+    a, b = write_run("a", GOOD), write_run("b", BETTER)
+    assert compare([a, b], metric="score")["rows"][0]["iqm"]["value"] == 3.0
+    assert compare([a, b], metric="final")["metric"] == "final"
+    unbounded = compare([a, b], metric="score")["rows"][0]["optimality_gap"]
+    assert unbounded == {"value": None, "interval": None, "why": "no bounds"}
+    with pytest.raises(ShoalError, match=r"no metric 'scores'; did you mean 'score'\?"):
+        compare([a, b], metric="scores")
+    without = write_run("c", GOOD, finished=False, run={"eval_every": "never"})
+    (without / "metrics.jsonl").write_text("")
+    with pytest.raises(ShoalError, match=r"c' has no evaluations \(eval_every='never'\)"):
+        compare([a, without])
+    late = write_run("d", GOOD)  # evaluated again at its end alone
+    (late / "metrics.jsonl").write_text("")
+    assert compare([a, late])["rows"][1]["iqm"]["value"] == 3.0
+    with pytest.raises(ShoalError, match="no evaluations during training"):
+        compare([a, late], target=1.0)
+    compare([a, late], plot=tmp_path / "profiles.png")
+
+
+def test_too_few_runs(write_run):
+    for runs in ([], [write_run("a", GOOD)], {"a": [write_run("b", GOOD)]}):
+        with pytest.raises(ShoalError, match="two runs or more"):
+            compare(runs)
+    with pytest.raises(ShoalError, match="no run directory"):
+        compare([write_run("c", GOOD), "nowhere"])
+    with pytest.raises(ShoalError, match="not a list of runs"):
+        compare("runs/a")
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"run": {"eval_mode": "sampled"}}, "eval_mode=greedy and sampled"),
+        ({"run": {"eval_max_steps": 7}}, "eval_max_steps=100 and 7"),
+        ({"run": {"eval_consecutive": 3}}, "eval_consecutive=1 and 3"),
+        ({"run": {"score": "success"}}, "score=return_mean and success"),
+        ({"config": {"eval_env": {"gravity": 3.7}}}, r"env.gravity=9.8 and 3.7"),
+        (
+            {"config": {"environment": {"name": "CartPole-v1", "parameters": {"gravity": 1.0}}}},
+            "env.gravity=9.8 and 1.0",
+        ),
+    ],
+)
+def test_runs_that_are_evaluated_differently_are_refused(write_run, config, sentence):
+    run = {"eval_mode": "greedy", "eval_max_steps": 100, "eval_consecutive": 1, "score": "return_mean"}
+    common = {"environment": {"name": "CartPole-v1", "parameters": {"gravity": 9.8}}}
+    a = write_run("a", GOOD, run=run, config=common)
+    b = write_run("b", GOOD, run=run | config.get("run", {}), config=common | config.get("config", {}))
+    with pytest.raises(ShoalError, match=f"not evaluated alike: {sentence}; --anyway"):
+        compare([a, b])
+    assert compare([a, b], anyway=True)["rows"][1]["improvement"]["value"] == 0.5
+
+
+@pytest.fixture
+def four(write_run):
+    """Two algorithms in two environments, of which the second has returns below 0."""
+    return [
+        write_run("pc", GOOD),
+        write_run("pa", tuple(x - 100 for x in GOOD), config=EMPTY),
+        write_run("dc", BETTER, config=DQN),
+        write_run("da", tuple(x - 100 for x in GOOD), config=EMPTY | DQN),
+    ]
+
+
+BOUNDS = {"CartPole-v1": (0.0, 10.0), "MiniGrid-Empty-5x5": (-100.0, -90.0)}
+
+
+def test_several_environments_are_normalised(four):
+    result = compare(four, bounds=BOUNDS, target=0.3, consecutive=1)
+    assert [row["name"] for row in result["rows"]] == ["ppo", "dqn"] and result["is_normalised"]
+    matrix = np.stack([BETTER, GOOD], axis=-1) / 10
+    row = result["rows"][1]
+    assert row["iqm"]["value"] == pytest.approx(scores.iqm(matrix))
+    assert row["median"]["value"] == pytest.approx(np.median(matrix.mean(axis=0)))
+    assert row["optimality_gap"]["value"] == pytest.approx(1 - matrix.mean())
+    assert row["improvement"]["value"] == pytest.approx((brute_force(GOOD, BETTER) + 0.5) / 2)
+    steps = row["steps_to_score"]
+    assert steps["CartPole-v1"]["target"] == pytest.approx(3) and steps["MiniGrid-Empty-5x5"][
+        "target"
+    ] == pytest.approx(-97)
+    assert "steps to -97 in MiniGrid-Empty-5x5" in text_of(result)
+    named = compare({"x": four[:2], "y": four[2:]}, bounds=BOUNDS)
+    assert [row["name"] for row in named["rows"]] == ["x", "y"]
+    assert named["rows"][1]["iqm"] == row["iqm"]
+
+
+def test_an_interval_of_width_zero_is_none(four, write_run):
+    """One algorithm wins every comparison: the bootstrap of several environments cannot tell how sure that is."""
+    best = [write_run("bc", (50.0,) * 5, config={"algorithm": {"name": "a"}})]
+    best.append(write_run("ba", (50.0,) * 5, config=EMPTY | {"algorithm": {"name": "a"}}))
+    result = compare([*four[:2], *best], bounds=BOUNDS)
+    assert result["rows"][1]["improvement"] == {"value": 1.0, "interval": None}
+
+
+def test_groups_that_do_not_fit_are_refused(four, write_run):
+    with pytest.raises(ShoalError, match="MiniGrid-Empty-5x5 declares no score_bounds"):
+        compare(four, bounds={"CartPole-v1": (0, 1)})
+    with pytest.raises(ShoalError, match="different environments and of one algorithm"):
+        compare(four[:2], bounds=BOUNDS)
+    with pytest.raises(ShoalError, match="dqn has no run in MiniGrid-Empty-5x5"):
+        compare(four[:3], bounds=BOUNDS)
+    with pytest.raises(ShoalError, match="ppo has two runs in CartPole-v1"):
+        compare([*four, four[0]], bounds=BOUNDS)
+    short = write_run("short", GOOD[:4], config=EMPTY | DQN)
+    with pytest.raises(
+        ShoalError, match="different numbers of seeds: 5 in CartPole-v1, 4 in MiniGrid-Empty-5x5"
+    ):
+        compare([*four[:3], short], bounds=BOUNDS)
+
+
+def test_bounds_are_checked_and_declared(four, tmp_path, monkeypatch):
+    with pytest.raises(ShoalError, match="no run; did you mean 'CartPole-v1'"):
+        compare(four, bounds={"CartPole-v0": (0, 1)})
+    for pair in ((1, 0), (0, math.inf), (0,), "ab"):
+        with pytest.raises(ShoalError, match="are not a low and a higher finite number"):
+            compare(four, bounds={"CartPole-v1": pair})
+    from shoal.envs import registry
+
+    monkeypatch.setattr(registry, "score_bounds_of", BOUNDS.get)
+    assert compare(four)["bounds"] == {name: list(pair) for name, pair in BOUNDS.items()}
+    with pytest.raises(ShoalError, match="declares no score_bounds"):
+        compare(four, metric="score")  # of which declared bounds are not
+
+
+def test_an_environment_declares_its_bounds(monkeypatch):
+    from shoal.envs import registry
+
+    class Bounded:
+        score_bounds = (-1.0, 2.0)
+
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    registry.register("Bounded-v0", Bounded)
+    assert registry.score_bounds_of("Bounded-v0") == (-1.0, 2.0)
+    assert registry.score_bounds_of("CartPole-v1") == (22.0, 500.0)
+    assert registry.score_bounds_of("MiniGrid-Empty-5x5") is None
+
+
+def test_a_sweep_enters_by_its_confirmation(write_run, write_sweep):
+    """Of two settings with two seeds each; with no confirmation the seeds that chose it have no interval."""
+    sweep = write_sweep("s")
+    summary = json.loads((sweep / "summary.json").read_text())
+    summary["best"]["label"] = "0 a"
+    (sweep / "summary.json").write_text(json.dumps(summary))
+    result = compare([write_run("a", GOOD), sweep])
+    assert "s enters by 0 a, trained again on new seeds" in notes_of(result)
+    assert "was chosen" not in notes_of(result) and "no interval from 2 seeds" in notes_of(result)
+    for file in (sweep / "confirmation").rglob("config.json"):
+        file.unlink()
+    result = compare([write_run("c", GOOD), sweep])
+    assert result["rows"][1]["runs"][0]["scores"] == [0.0, 10.0]
+    assert result["rows"][1]["iqm"]["interval"] is None
+    assert "was chosen by the scores of these very seeds; --confirm-seeds" in notes_of(result)
+    assert compare([sweep, f"{sweep}:1 b"])["rows"][1]["runs"][0]["scores"] == [1.0, 11.0]
+    with pytest.raises(ShoalError, match=r"has no setting '1 a'; did you mean"):
+        compare([sweep, f"{sweep}:1 a"])
+    with pytest.raises(ShoalError, match="has no best setting"):
+        compare([sweep, write_sweep("t", finished=False)])
+
+
+def test_a_run_of_several_settings_is_compared_by_one(write_run, write_sweep):
+    run = write_sweep("s") / "runs" / "000"
+    with pytest.raises(ShoalError, match=r"trains 2 settings, .* such as .*:0 a"):
+        compare([write_run("a", GOOD), run])
+    assert compare([f"{run}:0 a", f"{run}:1 b"])["rows"][1]["runs"][0]["scores"] == [1.0, 11.0]
+    with pytest.raises(ShoalError, match="has no setting 'x'"):
+        compare([f"{run}:0 a", f"{run}:x"])
+
+
+def test_members_that_copy_each_other_have_no_interval(write_run):
+    result = compare([write_run("a", GOOD), write_run("b", BETTER, config={"evolution": {"tune": {}}})])
+    assert result["rows"][1]["iqm"]["interval"] is None and "copy each other" in notes_of(result)
+
+
+def test_steps_to_a_score(write_run):
+    """At 0, 100 and 200 steps a seed has nothing, half and all of its return."""
+    runs = [write_run("a", GOOD), write_run("b", BETTER, failed=[0])]
+    row = compare(runs, target=2.0, consecutive=1)["rows"][0]["steps_to_score"]["CartPole-v1"]
+    assert row["steps"] == [math.inf, 200, 200, 100, 100] and row["value"] == 200 and row["reached"] == 4
+    row = compare(runs, target=2.0, consecutive=2)["rows"][0]["steps_to_score"]["CartPole-v1"]
+    assert row["steps"] == [math.inf] * 3 + [100, 100] and row["value"] == math.inf and row["until"] == 200
+    row = compare(runs, target=2.0, consecutive=1)["rows"][1]["steps_to_score"]["CartPole-v1"]
+    assert row["steps"] == [math.inf, 100, 100, 100, 100]
+    assert "> 200" in text_of(compare(runs, target=100.0))
+    for bad in (math.nan, math.inf, "x"):
+        with pytest.raises(ShoalError, match="is not a finite number"):
+            compare(runs, target=bad)
+    with pytest.raises(ShoalError, match="consecutive=0"):
+        compare(runs, target=1.0, consecutive=0)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved, instead of their files."""
+    saved = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: saved.append(figure))
+    return saved
+
+
+def bands(axes):
+    return [x for x in axes.collections if len(x.get_paths())]
+
+
+def test_the_picture_has_the_numbers(write_run, drawn, tmp_path):
+    runs = [write_run("a", GOOD), write_run("b", BETTER, failed=[4]), write_run("c", GOOD[:4])]
+    compare(runs, target=2.0, consecutive=1, plot=tmp_path / "x.png")
+    curve, reached, profile = drawn[0].axes
+    steps, values = curve.lines[0].get_data()
+    np.testing.assert_allclose(steps, [0, 100, 200])
+    np.testing.assert_allclose(values, [0, 1.5, 3.0])
+    assert [line.get_label() for line in curve.lines[:3]] == ["a", "b (1 failed)", "c"]
+    assert len(bands(curve)) == 2 and len(bands(profile)) == 2  # none of four seeds
+    np.testing.assert_allclose(reached.lines[0].get_ydata(), [0, 0.4, 0.8])
+    thresholds, share = profile.lines[1].get_data()
+    np.testing.assert_allclose(share, [np.mean(np.array([3, 4, 5, 6]) > x) * 0.8 for x in thresholds])
+
+
+def test_curves_are_drawn_where_every_run_has_points(write_run, drawn, tmp_path):
+    """The second run ends at 100 steps: nothing is extrapolated, and nothing of the first is shown beyond."""
+    short = write_run("b", BETTER, finished=False)
+    lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (short / "metrics.jsonl").write_text("".join(x for x in lines if json.loads(x)["step"] < 200))
+    compare([write_run("a", GOOD), short], plot=tmp_path / "x.png")
+    for line in drawn[0].axes[0].lines:
+        np.testing.assert_array_equal(line.get_xdata(), [0, 100])
+
+
+def test_the_picture_of_several_environments(four, drawn, tmp_path):
+    compare(four, bounds=BOUNDS, plot=tmp_path / "x.png")
+    titles = [axes.get_title(loc="left") for axes in drawn[0].axes]
+    assert titles == ["CartPole-v1", "MiniGrid-Empty-5x5", "Sample efficiency", "Performance profile"]
+    share, values = drawn[0].axes[2].lines[1].get_data()
+    ends = np.stack([BETTER, GOOD], axis=-1) / 10
+    assert share[-1] == 1 and values[-1] == pytest.approx(scores.iqm(ends))
+
+
+def test_files_are_written_once(write_run, tmp_path):
+    runs = [write_run("a", GOOD), write_run("b", BETTER)]
+    compare(runs, plot=tmp_path / "x.png", export=tmp_path / "x.json")
+    assert imread(tmp_path / "x.png").std() > 0
+    for name in ("plot", "export"):
+        with pytest.raises(ShoalError, match=f"{name}=.* exists already"):
+            compare(runs, **{name: tmp_path / "x.png"})
+    with pytest.raises(ShoalError, match="there is no directory"):
+        compare(runs, plot=tmp_path / "no" / "x.png")
+    failed = write_run("c", BETTER, failed=[0])
+    with pytest.raises(ShoalError, match="of c 1 failed"):
+        compare([runs[0], failed], plot=tmp_path / "y.png", export=tmp_path / "y.json")
+    assert not list(tmp_path.glob("y.*"))
+
+
+def test_the_export_is_marl_evals(four, write_run, tmp_path):
+    """As its own reader (id-marl-eval 0.0.4) accepts it: equal seeds, steps and metrics everywhere."""
+    compare(four, bounds=BOUNDS, export=tmp_path / "x.json")
+    content = json.loads((tmp_path / "x.json").read_text())
+    assert list(content) == ["shoal"] and list(content["shoal"]) == ["CartPole-v1", "MiniGrid-Empty-5x5"]
+    for task in content["shoal"].values():
+        assert list(task) == ["ppo", "dqn"]
+        for run in (run for algorithm in task.values() for run in algorithm.values()):
+            assert list(run) == ["step_0", "step_1", "step_2", "absolute_metrics"]
+    run = content["shoal"]["CartPole-v1"]["dqn"]["seed_4"]
+    assert run["step_1"] == {"step_count": 100, "return": [4.5]} and run["absolute_metrics"] == {
+        "return": [9.0]
+    }
+    with pytest.raises(ShoalError, match="4 seeds, and marl-eval needs as many"):
+        compare([four[0], write_run("e", GOOD[:4])], export=tmp_path / "y.json")
+    with pytest.raises(ShoalError, match="has a comma"):
+        compare({"a,b": four[0], "c": four[0]}, export=tmp_path / "y.json")
+
+
+def test_the_command(write_run, capsys, tmp_path, monkeypatch):
+    paths = [str(write_run("a", GOOD)), str(write_run("b=1", BETTER))]
+    assert command.main(paths) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("CartPole-v1: returns of the best policies") and "against a" in out
+    assert command.main([*paths, "--json", "--target", "2"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["a", "b=1"]
+    assert command.main([f"x={paths[0]}", f"y={paths[1]}", "--bounds", "CartPole-v1=0:5"]) == 0
+    assert "0.400" in capsys.readouterr().out
+    with pytest.raises(ShoalError, match="has no name"):
+        command.main([paths[0], f"y={paths[1]}"])
+    for word in ("CartPole-v1", "CartPole-v1=1", "CartPole-v1=a:b"):
+        with pytest.raises(ShoalError, match="is not ENV=LOW:HIGH"):
+            command.main([*paths, "--bounds", word])
+    with pytest.raises(ShoalError, match="consecutive=3 has no effect with target=None"):
+        command.main([*paths, "--consecutive", "3"])
+    with pytest.raises(ShoalError, match="has no flag '--targt'; did you mean '--target'"):
+        command.main([*paths, "--targt", "3"])
+
+
+def test_many_seeds(write_run):
+    many = write_run("many", tuple(np.random.default_rng(0).normal(size=256)))
+    result = compare([many, write_run("b", tuple(np.random.default_rng(1).normal(1.0, size=10)))], target=0.5)
+    assert result["rows"][0]["seeds"] == 256 and result["rows"][1]["improvement"]["value"] > 0.6
+    assert result["notes"] == []
+
+
+def test_what_train_returns_can_be_compared(real_run):
+    result = compare([real_run, real_run])
+    assert result["rows"][1]["improvement"]["value"] == 0.5
+    comparison = read_comparison([real_run, real_run])
+    assert comparison.rows[0].entries[0].evaluation["env.gravity"] == pytest.approx(9.8)
+    assert compare_plots.PALETTE[0] == figures.COLOUR
