@@ -28,6 +28,7 @@ from shoal.envs.registry import bounds_of, documentation, environments, make, pa
 from shoal.reporting.compare import compare
 from shoal.reporting.loggers.requests import LoggerFlags, Loggers, companions_of
 from shoal.reporting.metrics_table import metrics
+from shoal.reporting.page import report
 from shoal.runs import collect, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.collect import RolloutResult
@@ -121,6 +122,7 @@ __all__ = [
     "register",
     "render",
     "replay",
+    "report",
     "report_text",
     "restart",
     "result_text",

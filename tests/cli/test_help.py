@@ -53,10 +53,11 @@ FLAGS = [
 ]
 # A text says what happens: it begins with one of these.
 VERBS = """
-Acts Adds Applies Attends Changes Chooses Clears Clips Compiles Computes Continues Correlates Counts Cuts Discounts
-Divides Doubles Draws Embeds Encodes Ends Estimates Evaluates Gives Initialises Keeps Learns Lets Makes Moves
-Multiplies Normalises Pads Passes Places Plays Plots Predicts Prints Propagates Puts Reads Runs Samples Scales Sends
-Sets Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes Trains Tunes Uses Weights Writes
+Acts Adds Applies Attends Changes Chooses Clears Clips Compares Compiles Computes Continues Correlates Counts
+Cuts Discounts Divides Doubles Draws Embeds Encodes Ends Estimates Evaluates Gives Initialises Inlines Keeps
+Learns Lets Makes Moves Multiplies Normalises Pads Passes Places Plays Plots Predicts Prints Propagates Puts
+Reads Replaces Runs Samples Scales Sends Sets Shares Shows Skips Splits Stacks Starts Steps Stops Sums Takes
+Trains Tunes Uses Weights Writes
 """.split()  # noqa: SIM905
 
 

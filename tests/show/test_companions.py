@@ -214,7 +214,7 @@ class Told:
 
 @pytest.mark.full
 def test_loggers_change_nothing_in_a_run(user_folder):
-    """Numbers are bit for bit those of a run without; a listener, a logger that works and some that do not, in one run."""
+    """Numbers are bit for bit those of a run without, beside a listener, a logger that works and one that does not."""
     settings = dict(
         seeds=2, total_steps=2_000, num_envs=8, num_steps=25, num_evals=1, eval_episodes=4, preset=False
     )

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from shoal.base.errors import ShoalError
-from shoal.reporting.loggers import registry
+from shoal.reporting.loggers import logger_names
 from shoal.reporting.loggers.logger import LoggedRun, Series
 
 SERIES = {
@@ -68,7 +68,7 @@ def run(request):
 
 
 def main(request):
-    logger = registry.make(request["logger"], request.get("arguments", {}))
+    logger = logger_names.make(request["logger"], request.get("arguments", {}))
     logger.check()
     if request.get("only_check"):
         return

@@ -1,4 +1,4 @@
-"""A follower sends each row once, whatever is killed, cut or made again, and what it sends are the numbers of the rows."""
+"""A follower sends each row once, whatever is killed, cut or made again, and the numbers are those of the rows."""
 
 import itertools
 import json
@@ -263,9 +263,9 @@ def test_one_process_at_a_time_logs_a_run(tmp_path):
     run = Directory(tmp_path / "run")
     first, second = (Follower(run.path, "test:Recorder", Recorder()) for _ in range(2))
     with first.opened():
-        with pytest.raises(ShoalError, match=r"run/?'? is being logged by test:Recorder in another process"):
-            with second.opened():
-                pass
+        sentence = r"run/?'? is being logged by test:Recorder in another process"
+        with pytest.raises(ShoalError, match=sentence), second.opened():
+            pass
         with Follower(run.path, "other:Recorder", Recorder()).opened():
             pass
     with second.opened():
@@ -302,8 +302,8 @@ def test_numbers_of_many_members_are_robust_means_and_quantiles(tmp_path):
     follow(run, logger)
     for step, values in enumerate(table):
         by_name = {name: numbers for name, own, numbers in logger.received if own == step}
-        values = np.delete(values, 9)
-        for name, part in {"a": values[:9], "b": values[9:], "all": values}.items():
+        alive = np.delete(values, 9)
+        for name, part in {"a": alive[:9], "b": alive[9:], "all": alive}.items():
             numbers = by_name[name]
             assert numbers["evaluation/return_mean"] == scores.iqm(part)
             assert numbers["evaluation/return_mean_p90"] == np.quantile(part, 0.9)

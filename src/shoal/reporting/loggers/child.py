@@ -20,7 +20,7 @@ from typing import Any
 from shoal.base.errors import ShoalError
 from shoal.base.imports import find_user_modules
 from shoal.base.user_errors import describe_error, reports_user_code, user_code_error
-from shoal.reporting.loggers import registry
+from shoal.reporting.loggers import logger_names
 from shoal.reporting.loggers.follower import Follower
 from shoal.reporting.loggers.logger import Logger
 
@@ -76,7 +76,7 @@ def make_logger(name: str, arguments: dict[str, str]) -> Logger:
     Raises:
       ShoalError: there is none of that name, it does not take the arguments, or something that it needs is missing.
     """
-    logger = registry.make(name, arguments)
+    logger = logger_names.make(name, arguments)
     logger.check()
     return logger
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.reporting.loggers import registry
+from shoal.reporting.loggers import logger_names
 from shoal.show.companions import Companion
 
 KEYS = ("shoal", "cleanrl")  # whose names the numbers may get
@@ -27,7 +27,7 @@ def check_loggers(loggers: Any) -> Loggers:
         )
     named = loggers if isinstance(loggers, Mapping) else {name: {} for name in loggers}
     for name, own in named.items():
-        registry.check_name(name)
+        logger_names.check_name(name)
         if (keys := keys_of(own)) not in KEYS:
             raise ShoalError(f"keys={keys!r} of the logger {name} is none of {', '.join(KEYS)}.")
     return named

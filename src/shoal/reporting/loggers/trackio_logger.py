@@ -89,7 +89,7 @@ class TrackioLogger(Logger):
         elif kind == "policy":
             run.log_artifact(str(path), name=f"policy-{run.id}", type="model")
 
-    def flush(self) -> dict[str, str]:
+    def flush(self) -> dict[str, bool]:
         """Return that there are runs to resume, by the settings that they have."""
         return {"is_begun": True}
 
