@@ -382,7 +382,7 @@ def test_the_command(write_run, tmp_path, capsys):
     assert re.fullmatch(rf"{out} \([0-9]+ kB\)\n", capsys.readouterr().out)
     assert cli.main(["report", str(path), "--out", str(out)]) == 2
     assert cli.main(["report", str(path), "--out", str(out), "--force"]) == 0
-    assert cli.main(["reporting"]) == 2
+    assert cli.main(["report"]) == 2
     assert "no run was named" in capsys.readouterr().err
 
 

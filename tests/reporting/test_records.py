@@ -12,8 +12,10 @@ import pytest
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.disk.lock import GRACE_SECONDS, Lock, is_held
-from shoal.reporting import records
-from shoal.reporting.records import DamagedRecord, RunRecord, SweepRecord
+from shoal.reporting import records, run_record
+from shoal.reporting.records import DamagedRecord
+from shoal.reporting.run_record import RunRecord
+from shoal.reporting.sweep_record import SweepRecord
 
 
 def test_reading_imports_no_jax():
@@ -58,7 +60,7 @@ def test_a_killed_run_has_the_scores_of_its_last_evaluation(write_run):
     steps, values = record.evaluations()
     assert steps.tolist() == [0, 100, 200] and values.tolist() == [[0, 0], [2, 4], [4, 8]]
     assert record.scores().values.tolist() == [4, 8]
-    assert record.score == records.Score(6.0)
+    assert record.score == run_record.Score(6.0)
     assert record.date.timestamp() == 1e9
 
 
@@ -159,7 +161,9 @@ def test_a_sweep(write_sweep):
         "mine",
         ("s",),
     )
-    assert record.score == records.Score(8.0, (7.0, 9.0), "1 b") and record.settings == {"learning_rate": 0.2}
+    assert record.score == run_record.Score(8.0, (7.0, 9.0), "1 b") and record.settings == {
+        "learning_rate": 0.2
+    }
     assert (record.num_members, record.steps) == (4, 200)
 
 

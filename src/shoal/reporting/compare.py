@@ -15,7 +15,7 @@ from shoal.reporting import compare_inputs as inputs
 from shoal.reporting import compare_plots, marl_eval
 from shoal.reporting.compare_inputs import ABSOLUTE, FINAL, Entry
 from shoal.reporting.compare_rows import Comparison, Interval, Row, times_to_score
-from shoal.reporting.records import RETURN
+from shoal.reporting.run_record import RETURN
 
 NO_BOUNDS = "no bounds"
 

@@ -1,4 +1,4 @@
-"""What `shoal compare` reads of runs and sweeps: scores of seeds, curves, and what makes two of them comparable."""
+"""The scores of seeds and the curves that `shoal compare` reads, and the conditions for comparing two runs."""
 
 import dataclasses
 import math
@@ -12,7 +12,9 @@ from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.base.files import find_obstacle
 from shoal.disk.json_files import read_number, report_wrong_types
 from shoal.envs import registry
-from shoal.reporting.records import RETURN, RunRecord, SweepRecord, read
+from shoal.reporting.records import read
+from shoal.reporting.run_record import RETURN, RunRecord
+from shoal.reporting.sweep_record import SweepRecord
 
 ABSOLUTE, FINAL = "absolute", "final"  # scores of a run besides the metrics of its evaluations
 # Settings of a run that decide what its scores are of; the parameters of the evaluated environment do too.

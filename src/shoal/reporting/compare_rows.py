@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.ops import curves, scores
 from shoal.reporting.compare_inputs import ABSOLUTE, FINAL, Entry
-from shoal.reporting.records import RETURN
+from shoal.reporting.run_record import RETURN
 
 Interval = tuple[float, float]
 

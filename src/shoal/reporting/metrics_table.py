@@ -8,7 +8,9 @@ import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
-from shoal.reporting.records import RunRecord, SweepRecord, read
+from shoal.reporting.records import read
+from shoal.reporting.run_record import RunRecord
+from shoal.reporting.sweep_record import SweepRecord
 
 FIRST = ("run", "kind", "step", "updates", "time", "seed", "label")  # the columns before all others
 WHOLE = ("step", "updates", "seed")  # columns of whole numbers, which every row has

@@ -6,7 +6,8 @@ from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.reporting import compare, compare_inputs
-from shoal.reporting.records import RunRecord, SweepRecord
+from shoal.reporting.run_record import RunRecord
+from shoal.reporting.sweep_record import SweepRecord
 from shoal.show.markup import Markup, element, join, table
 from shoal.show.run_html import format_interval, format_number
 

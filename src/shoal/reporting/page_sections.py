@@ -11,7 +11,8 @@ from shoal.disk.json_files import read_json, report_wrong_types
 from shoal.ops import scores
 from shoal.reporting.page_files import films_of, inline, pictures_of
 from shoal.reporting.record_curves import ranking, scores_by_label
-from shoal.reporting.records import RunRecord, SweepRecord
+from shoal.reporting.run_record import RunRecord
+from shoal.reporting.sweep_record import SweepRecord
 from shoal.show.markup import Markup, element, join, table
 from shoal.show.progress import format_duration
 from shoal.show.run_html import format_interval, format_number, members_table, returns_of, settings_table

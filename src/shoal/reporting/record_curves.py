@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from shoal.ops.scores import rank_settings
-from shoal.reporting.records import RunRecord, SweepRecord
+from shoal.reporting.run_record import RunRecord
+from shoal.reporting.sweep_record import SweepRecord
 from shoal.show.learning_curves import MAX_SETTINGS, Evaluations, by_setting
 
 

@@ -3,375 +3,18 @@
 Reading imports no JAX, takes no lock and changes no file, so that it works beside a process that trains.
 """
 
-import contextlib
-import dataclasses
-import datetime
-import functools
-import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors, user_path
-from shoal.disk.directory import CONFIG, PROGRESS, SUMMARY, RunDirectory
-from shoal.disk.json_files import read_json, read_number, report_wrong_types
-from shoal.disk.lock import is_held
-from shoal.disk.metrics_file import METRICS, first_row, last_row
+from shoal.disk.directory import CONFIG
+from shoal.disk.json_files import read_json, report_wrong_types
 from shoal.disk.search_files import CONFIRMATION, SWEEP
-from shoal.engine.history import with_last_scores
-from shoal.engine.population.members import Members, members_of_config
-from shoal.ops import scores
-
-State = Literal["training", "interrupted", "finished", "failed"]
-RETURN = "return_mean"
-
-
-class MemberScores(NamedTuple):
-    """The scores of the members of a run, each [members].
-
-    Attributes:
-      values: a member that failed has that of its last sound policy, NaN where there is none.
-      failed: whether a member was not trained to the end, since a number was not finite.
-    """
-
-    values: np.ndarray
-    failed: np.ndarray
-
-
-class Score(NamedTuple):
-    """The score of a run, or of its best setting.
-
-    Attributes:
-      iqm: the interquartile mean over seeds.
-      interval: its 95% bootstrap interval; None where there are too few seeds.
-      label: of the best setting, where there are several.
-    """
-
-    iqm: float
-    interval: tuple[float, float] | None = None
-    label: str = ""
-
-
-class Described:
-    """What the settings of a run, or of a sweep, say of it; a base class."""
-
-    @property
-    def _settings(self) -> Mapping[str, Any]:
-        """All settings, in the form of `config.json`."""
-        raise NotImplementedError
-
-    @property
-    def environment(self) -> str:
-        """The name of the environment."""
-        return str(self._settings["environment"]["name"])
-
-    @property
-    def algorithm(self) -> str:
-        """The name of the algorithm."""
-        return str(self._settings["algorithm"]["name"])
-
-    @property
-    def name(self) -> str:
-        """The name that the user gave; "" for none."""
-        return str(self._settings["run"].get("name") or "")
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that the user gave."""
-        return tuple(self._settings["run"].get("tag") or ())
-
-    @property
-    def note(self) -> str:
-        """The note that the user gave; "" for none."""
-        return str(self._settings["run"].get("note") or "")
-
-
-@dataclasses.dataclass(frozen=True)
-class RunRecord(Described):
-    """A run on disk, finished or not.
-
-    Attributes:
-      path: its directory.
-      config: the content of `config.json`.
-      summary: the content of `summary.json`; None where the run has not finished.
-      progress: the content of `progress.json`; None where there is none, as in a finished run.
-      members: who member k is, by the order of all arrays of the run.
-    """
-
-    path: Path
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any] | None
-    progress: Mapping[str, Any] | None
-    members: Members
-
-    @property
-    def kind(self) -> Literal["run", "pbt"]:
-        """Whether the members exchange their settings, "pbt"."""
-        return "pbt" if self._tuned else "run"
-
-    @property
-    def num_members(self) -> int:
-        """The number of members."""
-        return len(self.members)
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings that differ from those of the preset, or of the algorithm where there is none; those that
-        population-based training changes are left out.
-        """
-        found = (self.summary or self.config).get("settings") or {}
-        return {name: value for name, value in found.items() if name not in self._tuned}
-
-    @functools.cached_property
-    def state(self) -> State:
-        """Whether a process trains the run ("training"), or how it ended.
-
-        A run is "interrupted" that can be resumed, and "failed" where a number of every member was not finite.
-        """
-        if is_held(self.path):
-            return "training"
-        if self._result is None:
-            return "interrupted"
-        return "failed" if len(self._result["failed"]) == len(self.members) else "finished"
-
-    @functools.cached_property
-    def steps(self) -> int:
-        """The environment steps that each member has made."""
-        made = [x["steps_per_seed"] for x in (self.summary, self.progress) if x is not None]
-        if self.progress is not None or not made:
-            row = last_row(self.path)
-            made.append(row["step"] if row else 0)
-        return max(map(int, made))
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of all files of the directory."""
-        return directory_bytes(self.path)
-
-    @functools.cached_property
-    def date(self) -> datetime.datetime:
-        """When the run started, in UTC; of runs that did not write it, when their settings were written."""
-        if started := (self.summary or {}).get("started_time"):
-            return datetime.datetime.fromisoformat(started)
-        row = first_row(self.path)
-        with report_os_errors(f"{self.path / CONFIG} cannot be read"):
-            seconds = row.get("time") or (self.path / CONFIG).stat().st_mtime
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-
-    def rows(self, kind: str = "") -> list[dict[str, Any]]:
-        """Read the rows of `metrics.jsonl`, [] where there are none; an incomplete last line is ignored.
-
-        Args:
-          kind: of the rows that are read, "train", "evaluation" or "exchange"; all where it is empty.
-        Raises:
-          ShoalError: the file is damaged before its last line, or cannot be read.
-        """
-        return RunDirectory(self.path).load_metrics(kind) if (self.path / METRICS).exists() else []
-
-    def evaluations(self, metric: str = RETURN) -> tuple[np.ndarray, np.ndarray]:
-        """Read a metric of all evaluations during training.
-
-        Returns:
-          environment steps of each member, [P], ascending, and values, [P, members], NaN where there is none.
-        Raises:
-          ShoalError: the evaluations have no such metric, and the sentence has the nearest; or the file is damaged.
-        """
-        places = {(member.label, member.seed): k for k, member in enumerate(self.members)}
-        table: dict[int, np.ndarray] = {}
-        rows = self.rows("evaluation")
-        with report_wrong_types(str(self.path / METRICS)):
-            if rows and not any(metric in row for row in rows):
-                raise ShoalError(
-                    f"the evaluations of run {str(self.path)!r} have no metric {metric!r}"
-                    f"{nearest(metric, rows[0]) or '.'}"
-                )
-            for row in rows:
-                values = table.setdefault(row["step"], np.full(len(places), np.nan))
-                values[places[row.get("label", ""), row["seed"]]] = read_number(row.get(metric))
-        steps = sorted(table)
-        values = np.stack([table[step] for step in steps]) if steps else np.empty((0, len(places)))
-        return np.asarray(steps, np.int64), values
-
-    def scores(self, metric: str = RETURN) -> MemberScores:
-        """Return the score of each member: of its best policy, evaluated again; where there is no such evaluation, of
-        its last policy; and of a run that has not finished, of its last evaluation.
-
-        Raises:
-          ShoalError: as `evaluations`.
-        """
-        values = self._final_values(metric)
-        if values is not None:
-            return MemberScores(values, self._failed_members())
-        table = (self._returns if metric == RETURN else self.evaluations(metric))[1]
-        if not len(table):
-            return MemberScores(np.full(len(self.members), np.nan), self._failed_members())
-        failed = self._failed_members()
-        if not self.config.get("halving"):  # where members that were stopped have no numbers either
-            failed |= np.isnan(table[-1])
-        return MemberScores(with_last_scores(table, range(len(self.members)))[-1], failed)
-
-    @functools.cached_property
-    def score(self) -> Score | None:
-        """The mean return of the run over seeds, or that of its best setting; None where there is none."""
-        found = self._score_so_far() if self._result is None else self._final_score(self._result)
-        return None if found is None or math.isnan(found.iqm) else found
-
-    @property
-    def _settings(self) -> Mapping[str, Any]:
-        return self.config
-
-    @property
-    def _tuned(self) -> set[str]:
-        """The settings that population-based training changes."""
-        return {x["name"] for x in self.config.get("evolution", {}).get("tuned", ())}
-
-    @functools.cached_property
-    def _returns(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.evaluations()
-
-    @property
-    def _result(self) -> Mapping[str, Any] | None:
-        """The summary, if it is of all that was trained: a run that is being extended has the one of before."""
-        return self.summary if self.progress is None else None
-
-    def _final_values(self, metric: str) -> np.ndarray | None:
-        """Return a metric of each member's policy at the end of the run, or None."""
-        if self._result is None:
-            return None
-        if metric == RETURN:
-            part = self._result["absolute"] or self._result["final"]
-            found = part and part["returns"]
-        else:
-            found = self._result["evaluation"].get(metric)
-        with report_wrong_types(str(self.path / SUMMARY)):
-            return np.asarray([read_number(x) for x in found], np.float64) if found else None
-
-    def _failed_members(self) -> np.ndarray:
-        """Report of each member whether a number of it was not finite, as far as the files say, [members]."""
-        last = self.progress if self._result is None else self._result
-        failed = {(x.get("label", ""), x["seed"]) for x in (last or {}).get("failed", ())}
-        return np.asarray([(member.label, member.seed) in failed for member in self.members], bool)
-
-    def _final_score(self, summary: Mapping[str, Any]) -> Score | None:
-        """Return the score that a summary has."""
-        entry, label = summary, ""
-        if self.config.get("variants"):  # sorted, the best first
-            entry = summary["members"][0]
-            label = entry["label"]
-        part = entry["absolute"] or entry["final"]
-        return part and _score_of(part, label)
-
-    def _score_so_far(self) -> Score | None:
-        """Compute the score of the last evaluation of a run that has not finished."""
-        last = (self.progress or {}).get("last_evaluation")
-        steps, table = self._returns
-        if last and not self.config.get("variants") and len(steps) and last["step"] == steps[-1]:
-            return _score_of(last)
-        values, failed = self.scores()
-        by_label: dict[str, list[float]] = {}
-        for member, value, has_failed in zip(self.members, values, failed, strict=True):
-            by_label.setdefault(member.label, []).append(math.nan if has_failed else value)
-        if not len(table) or failed.all():
-            return None
-        label, best = next(iter(scores.rank_settings(by_label).items()))
-        return Score(best.iqm, scores.score_interval(np.asarray(best.scores)), label)
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepRecord(Described):
-    """A sweep, or a study of `shoal tune`, on disk, finished or not.
-
-    Attributes:
-      path: its directory.
-      content: the content of `sweep.json`.
-      summary: the content of `summary.json`; None where there is none yet.
-    """
-
-    path: Path
-    content: Mapping[str, Any]
-    summary: Mapping[str, Any] | None
-
-    @property
-    def kind(self) -> Literal["sweep", "study"]:
-        """Whether `shoal tune` made it, a "study"."""
-        return "study" if "storage" in self.content["asked"]["options"] else "sweep"
-
-    @functools.cached_property
-    def runs(self) -> list[RunRecord]:
-        """The runs that exist so far.
-
-        Raises:
-          ShoalError: one is damaged.
-        """
-        paths = [self.path / run["path"] for run in self.content["runs"]]
-        return [read_run(path) for path in paths if (path / CONFIG).is_file()]
-
-    @functools.cached_property
-    def confirmation(self) -> list[RunRecord]:
-        """The runs of the best settings on new seeds, as far as they exist.
-
-        Raises:
-          ShoalError: one is damaged.
-        """
-        return [read_run(file.parent) for file in sorted(self.path.glob(f"{CONFIRMATION}/*/{CONFIG}"))]
-
-    @property
-    def num_members(self) -> int:
-        """The number of members of the runs that exist so far, without the confirmation."""
-        return sum(run.num_members for run in self.runs)
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings of the best members; {} where none is known yet."""
-        best = (self.summary or {}).get("best")
-        return best["settings"] if best else {}
-
-    @functools.cached_property
-    def state(self) -> State:
-        """Whether a process trains one of its runs, or how it ended; "failed" where no setting has a score."""
-        runs = [*self.runs, *self.confirmation]
-        if is_held(self.path) or any(run.state == "training" for run in runs):
-            return "training"
-        has_all = len(self.runs) == len(self.content["runs"])
-        if self.summary is None or not has_all or any(run.state == "interrupted" for run in runs):
-            return "interrupted"
-        return "failed" if self.summary["best"] is None else "finished"
-
-    @property
-    def steps(self) -> int:
-        """The most environment steps that a member has made."""
-        return max((run.steps for run in self.runs), default=0)
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of all files of the directory."""
-        return directory_bytes(self.path)
-
-    @functools.cached_property
-    def date(self) -> datetime.datetime:
-        """When the first run started, in UTC; of a sweep without any, when its plan was written."""
-        if self.runs:
-            return min(run.date for run in self.runs)
-        with report_os_errors(f"{self.path / SWEEP} cannot be read"):
-            return datetime.datetime.fromtimestamp((self.path / SWEEP).stat().st_mtime, datetime.UTC)
-
-    @functools.cached_property
-    def score(self) -> Score | None:
-        """The score of the best setting: by its confirmation where there is one; None where there is none yet."""
-        best = (self.summary or {}).get("best")
-        if best:
-            return _score_of(best["score"], best["label"])
-        found = [run.score for run in self.runs if run.score is not None]
-        return max(found, key=lambda score: score.iqm, default=None) if self.summary is None else None
-
-    @property
-    def _settings(self) -> Mapping[str, Any]:
-        base: Mapping[str, Any] = self.content["asked"]["experiment"]
-        return base
+from shoal.reporting.run_record import RunRecord, read_run
+from shoal.reporting.sweep_record import SweepRecord, read_sweep
 
 
 class DamagedRecord(NamedTuple):
@@ -393,7 +36,7 @@ def read(path: Path | str) -> RunRecord | SweepRecord:
     path = user_path(path, "run directory")
     with report_os_errors(f"run directory {str(path)!r} cannot be read"):
         if (path / SWEEP).is_file():
-            return _read_sweep(path)
+            return read_sweep(path)
         if (path / CONFIG).is_file():
             return read_run(path)
         if path.is_dir():
@@ -401,20 +44,6 @@ def read(path: Path | str) -> RunRecord | SweepRecord:
         siblings = path.parent.iterdir() if path.parent.is_dir() else ()
         names = [str(sibling) for sibling in siblings if _holds_record(str(sibling))]
     raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), names) or '.'}")
-
-
-def read_run(path: Path) -> RunRecord:
-    """Read the record of a directory that holds a run.
-
-    Raises:
-      ShoalError: a file is missing or damaged.
-    """
-    config = read_json(path / CONFIG)
-    with report_wrong_types(str(path / CONFIG)):
-        members = members_of_config(config)
-        record = RunRecord(path, config, _read_if(path / SUMMARY), _read_if(path / PROGRESS), members)
-        _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
-        return record
 
 
 def find(directory: Path | str) -> list[Record]:
@@ -429,19 +58,6 @@ def find(directory: Path | str) -> list[Record]:
     if not directory.is_dir():
         raise ShoalError(f"there is no directory {str(directory)!r}.")
     return [_record(Path(path)) for path in _paths(str(directory))]
-
-
-def directory_bytes(path: Path | str) -> int:
-    """Return the size of all files in a directory and below it; those that vanish meanwhile are not counted."""
-    total = 0
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                is_directory = entry.is_dir(follow_symlinks=False)
-                total += (
-                    directory_bytes(entry.path) if is_directory else entry.stat(follow_symlinks=False).st_size
-                )
-    return total
 
 
 def _paths(directory: str) -> Iterator[str]:
@@ -484,31 +100,5 @@ def _record(path: Path) -> Record:
         return DamagedRecord(path, str(error))
 
 
-def _read_sweep(path: Path) -> SweepRecord:
-    content = read_json(path / SWEEP)
-    record = SweepRecord(path, content, _read_if(path / SUMMARY))
-    with report_wrong_types(str(path / SWEEP)):
-        _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
-        _ = [(run["path"], run["labels"]) for run in content["runs"]]
-    return record
-
-
-def _read_if(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file; None where there is none, or where it was removed meanwhile."""
-    try:
-        return read_json(path) if path.exists() else None
-    except ShoalError:
-        if path.exists():
-            raise
-        return None
-
-
 def _holds_record(path: str) -> bool:
     return any(os.path.isfile(os.path.join(path, name)) for name in (CONFIG, SWEEP))
-
-
-def _score_of(part: Mapping[str, Any], label: str = "") -> Score:
-    interval, seeds = part["interval"], part.get("returns") or part.get("seeds") or ()
-    has_interval = interval is not None and None not in interval and len(seeds) >= scores.MIN_SEEDS
-    ends = (float(interval[0]), float(interval[1])) if has_interval else None
-    return Score(read_number(part["iqm"]), ends, label)

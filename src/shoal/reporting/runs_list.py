@@ -10,7 +10,8 @@ from typing import Any, Literal
 from shoal.base.errors import ShoalError, nearest
 from shoal.disk.json_files import report_wrong_types
 from shoal.reporting import records
-from shoal.reporting.records import DamagedRecord, Record, State
+from shoal.reporting.records import DamagedRecord, Record
+from shoal.reporting.run_record import State, directory_bytes
 
 Order = Literal["date", "score", "size", "steps", "environment"]
 LONGEST = 80  # letters of the settings of a run
@@ -93,7 +94,7 @@ def _hint(found: Sequence[Entry], tags: Sequence[str], environment: str) -> str:
 def entry_of(record: Record) -> Entry:
     """Return the entry of a record; one whose files turn out to be damaged has a problem."""
     if isinstance(record, DamagedRecord):
-        return Entry(record.path, problem=record.problem, bytes=records.directory_bytes(record.path))
+        return Entry(record.path, problem=record.problem, bytes=directory_bytes(record.path))
     try:
         with report_wrong_types(f"a file of {str(record.path)!r}"):
             score = record.score

@@ -10,6 +10,7 @@ from shoal.reporting import records
 from shoal.reporting.loggers.child import make_logger
 from shoal.reporting.loggers.follower import Follower
 from shoal.reporting.loggers.requests import arguments_of, keys_of
+from shoal.reporting.run_record import RunRecord
 
 
 @reports_user_code
@@ -24,7 +25,7 @@ def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
       ShoalError: there is no such run, another process logs it, or the logger lacks something that it needs.
     """
     record = records.read(path)
-    runs = [record] if isinstance(record, records.RunRecord) else [*record.runs, *record.confirmation]
+    runs = [record] if isinstance(record, RunRecord) else [*record.runs, *record.confirmation]
     for run in runs:
         yield f"{run.path}: {_send_run(run.path, name, own)}"
 
