@@ -25,6 +25,7 @@ def printed(command, capsys):
     return run
 
 
+@pytest.mark.full
 def test_eval(path, printed):
     result = printed("eval", path, "--episodes", 4)
     assert list(result["metrics"]) == ["0", "1"] and result["episodes"] == 4
@@ -36,6 +37,7 @@ def test_rollout_without_an_episode(printed):
     assert "data" not in result
 
 
+@pytest.mark.full
 def test_checkpoints(path, printed, monkeypatch):
     result = printed("checkpoints", path)
     assert result and all(row["problem"] == "" for row in result)

@@ -90,6 +90,7 @@ def get(port, path, **query):
         return answer.headers["Content-Type"], answer.read()
 
 
+@pytest.mark.full
 def test_the_server_shows_one_point_a_step_hyper_parameters_and_a_moving_film(
     log, run_path, pictures, summary
 ):

@@ -110,6 +110,7 @@ def test_has_a_run_for_each_series_in_a_group_with_its_settings(log, run_path, s
 @pytest.mark.parametrize(
     "result", [None, {"steps_per_seed": 1, "failed": [{}]}], ids=["interrupted", "failed"]
 )
+@pytest.mark.full
 def test_a_run_without_a_result_has_crashed(log, run_path, result):
     told = log("wandb", 0, 10, summary=result)
     assert stored(run_path, told)[""].exit == 1
@@ -142,6 +143,7 @@ def test_wandb_sync_sends_what_was_logged_offline(log, run_path, tmp_path):
 
 
 @pytest.mark.parametrize("environment", [{"WANDB_SWEEP_ID": "s"}, {"WANDB_RUN_ID": "agents"}], ids=str)
+@pytest.mark.quick("{'WANDB_SWEEP_ID': 's'}")
 def test_an_agent_has_one_run(log, environment, run_path):
     told = log("wandb", 0, 10, members=2, env=environment)
     assert list(told["state"]["ids"]) == ["all"]
@@ -150,6 +152,7 @@ def test_an_agent_has_one_run(log, environment, run_path):
     assert curve == expected_curves(10, 2)["all", "train/loss"]
 
 
+@pytest.mark.full
 def test_logs_films_pictures_and_the_best_policy(log, run_path, pictures):
     told = log("wandb", 0, 10, files=pictures)
     run = stored(run_path, told)[""]
@@ -173,6 +176,7 @@ def test_requires_a_key_before_anything_is_logged(log):
     assert told["error"].endswith("did you mean 'offline'?")
 
 
+@pytest.mark.full
 def test_finds_a_key_in_netrc(log, tmp_path):
     from wandb import Settings
 
