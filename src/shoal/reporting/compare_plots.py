@@ -10,10 +10,8 @@ import numpy as np
 from shoal.ops import comparisons, curves, scores
 from shoal.reporting.compare_rows import Comparison, Row, times_to_score
 from shoal.show import figures
-from shoal.show.figures import COLOURS, TEXT, format_steps
+from shoal.show.figures import DASHES, PALETTE, TEXT, format_steps
 
-# Further colours beside those of all pictures, told apart also by readers who do not see red and green alike.
-PALETTE = (*COLOURS, "#b58900", "#3fa7a3", "#7a7a7a", "#d37fb2")
 THRESHOLDS = 101  # of a performance profile
 PANEL = (5.2, 3.9)  # inches
 REPETITIONS = 2_000  # of the bootstrap at each point of a curve
@@ -160,7 +158,7 @@ def profile_curve(thresholds: np.ndarray, row: Row) -> Curve:
 def _draw(axes: Any, rows: Sequence[Row], lines: Sequence[Curve], **style: Any) -> None:
     for place, (row, line) in enumerate(zip(rows, lines, strict=True)):
         colour = PALETTE[place % len(PALETTE)]
-        dash = ("-", "--", ":")[place // len(PALETTE) % 3]
+        dash = DASHES[place // len(PALETTE) % len(DASHES)]
         shown = np.where(np.isfinite(line.middle), line.middle, np.nan)
         marker = "o" if np.isfinite(shown).sum() < 2 else None
         failed = f" ({row.failures} failed)" if row.failures else ""

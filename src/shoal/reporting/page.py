@@ -21,7 +21,8 @@ from shoal.reporting.page_sections import folded, record_section, scroll
 from shoal.reporting.record_curves import evaluations_of
 from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
-from shoal.show.learning_curves import MAX_POINTS, PALETTE, LearningCurve, prepare, to_svg
+from shoal.show.figures import PALETTE
+from shoal.show.learning_curves import MAX_POINTS, LearningCurve, prepare, to_svg
 from shoal.show.markup import Markup, element, join, table, void
 from shoal.show.run_html import format_number
 

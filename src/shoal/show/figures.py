@@ -16,6 +16,9 @@ from shoal.base.user_errors import describe_error
 
 COLOUR = "#1f6fb4"
 COLOURS = (COLOUR, "#c8553d", "#4f8a3c", "#8a5fb0")  # of several curves
+# Of many curves, after Okabe and Ito: colour-blind readers can tell them apart, and each is seen on white and on black.
+PALETTE = ("#1f85c8", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#7d8590")
+DASHES = ("-", "--", ":", "-.")  # of curves beyond the palette
 TEXT = "#333333"
 GRID = "#e6e6e6"
 

@@ -11,7 +11,7 @@ from shoal.engine.history import with_last_scores
 from shoal.engine.population.members import Members
 from shoal.ops import scores
 from shoal.show import figures
-from shoal.show.figures import GRID, TEXT, format_steps
+from shoal.show.figures import DASHES, GRID, PALETTE, TEXT, format_steps
 from shoal.show.markup import Markup, element
 
 MAX_POINTS = 200  # of a curve; more are thinned evenly
@@ -20,9 +20,6 @@ MAX_LABEL = 60  # letters in a legend
 MAX_SETTINGS = 4  # that have a curve, the best ones
 MAX_LINES = 20  # members that have a line each; quantiles are drawn of more
 QUANTILES = {"5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "95%": 0.95}
-# After Okabe and Ito: colour-blind readers can tell them apart, and each is seen on white and on black.
-PALETTE = ("#1f85c8", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#7d8590")
-DASHES = ("-", "--", ":", "-.")  # of curves beyond the palette
 
 
 class Evaluations(NamedTuple):
