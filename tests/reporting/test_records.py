@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -89,7 +90,35 @@ def test_an_extended_run_counts_by_its_last_evaluation(write_run):
     assert record.scores().failed.tolist() == [False, True]
 
 
+@pytest.mark.parametrize("rows", [3, 6])
+def test_a_run_that_was_killed_while_it_was_extended_has_not_ended(write_run, rows):
+    """Before its first new checkpoint there is no `progress.json`; its length, or its rows, say so."""
+    extended = {"total_steps": 1000, "num_envs": 4, "num_steps": 5} if rows == 3 else {}
+    path = write_run("longer", (4.0, 8.0), run=extended)
+    with open(path / "metrics.jsonl", "a") as file:
+        entries = [{"kind": "train", "step": 300, "updates": 3, "seed": seed} for seed in (0, 1)]
+        file.writelines(json.dumps(x) + "\n" for x in entries if rows == 6)
+    record = records.read(path)
+    assert (record.has_ended, record.state) == (False, "interrupted")
+    assert record.steps == (300 if rows == 6 else 200)
+    stopped = records.read(write_run("stopped", run=extended, summary={"stopped": "Watch: good"}))
+    assert (stopped.has_ended, stopped.state) == (True, "finished")
+
+
+def test_an_evaluation_that_was_written_in_part_does_not_count(write_run):
+    path = write_run("cut", (4.0, 8.0, 6.0), finished=False)
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(lines[:-1]))
+    record = records.read(path)
+    assert record.evaluations()[0].tolist() == [0, 100] and not record.scores().failed.any()
+    assert record.score.iqm == 3
+
+
 def test_seeds_that_failed(write_run):
+    few = records.read(write_run("few", (4.0, 8.0, 5.0, 6.0, 7.0), failed=[1])).score
+    assert (few.iqm, few.failed, few.interval[0]) == (5.0, 1, -math.inf)  # of 4, 5 and 6
+    many = records.read(write_run("many", (4.0, 8.0, 5.0, 6.0, 7.0), failed=[1, 2])).score
+    assert (many.iqm, many.failed) == (-math.inf, 2)
     record = records.read(write_run("one", (4.0, 8.0), failed=[1]))
     assert record.state == "finished" and record.scores().failed.tolist() == [False, True]
     record = records.read(write_run("all", (4.0, 8.0), failed=[0, 1]))
@@ -130,6 +159,11 @@ def test_a_run_of_population_based_training(write_run):
     assert record.kind == "pbt" and record.settings == {}
 
 
+def test_members_that_copied_each_other_have_no_interval(write_run):
+    evolution = {"tuned": [{"name": "gamma"}]}
+    assert records.read(write_run("pbt", [1.0] * 5, config={"evolution": evolution})).score.interval is None
+
+
 def test_a_metric_that_there_is_not(write_run):
     with pytest.raises(ShoalError, match=r"no metric 'retrun_mean'; did you mean 'return_mean'\?"):
         records.read(write_run("run")).evaluations("retrun_mean")
@@ -161,9 +195,8 @@ def test_a_sweep(write_sweep):
         "mine",
         ("s",),
     )
-    assert record.score == run_record.Score(8.0, (7.0, 9.0), "1 b") and record.settings == {
-        "learning_rate": 0.2
-    }
+    # Without a confirmation: the seeds are those that chose the setting.
+    assert record.score == run_record.Score(8.0, None, "1 b") and record.settings == {"learning_rate": 0.2}
     assert (record.num_members, record.steps) == (4, 200)
 
 

@@ -45,11 +45,13 @@ class Score(NamedTuple):
       iqm: the interquartile mean over seeds.
       interval: its 95% bootstrap interval; None where there are too few seeds.
       label: of the best setting, where there are several.
+      failed: the number of its seeds that failed, each of which counts as minus infinity.
     """
 
     iqm: float
     interval: tuple[float, float] | None = None
     label: str = ""
+    failed: int = 0
 
 
 class Described:
@@ -130,18 +132,15 @@ class RunRecord(Described):
         """
         if is_held(self.path):
             return "training"
-        if self._result is None:
+        if not self.has_ended:
             return "interrupted"
-        return "failed" if len(self._result["failed"]) == len(self.members) else "finished"
+        return "failed" if self._failed_members().all() else "finished"
 
     @functools.cached_property
     def steps(self) -> int:
         """The environment steps that each member has made."""
         made = [x["steps_per_seed"] for x in (self.summary, self.progress) if x is not None]
-        if self.progress is not None or not made:
-            row = last_row(self.path)
-            made.append(row["step"] if row else 0)
-        return max(map(int, made))
+        return max(map(int, made if self.has_ended else [*made, self._last_step]))
 
     @functools.cached_property
     def bytes(self) -> int:
@@ -188,6 +187,9 @@ class RunRecord(Described):
             for row in rows:
                 values = table.setdefault(row["step"], np.full(len(places), np.nan))
                 values[places[row.get("label", ""), row["seed"]]] = read_number(row.get(metric))
+            if table and max(table) == rows[-1]["step"]:  # which may be written in part only
+                written = sum(row["step"] == rows[-1]["step"] for row in rows[-len(places) :])
+                table = table if written == len(places) else {x: table[x] for x in table if x < max(table)}
         steps = sorted(table)
         values = np.stack([table[step] for step in steps]) if steps else np.empty((0, len(places)))
         return np.asarray(steps, np.int64), values
@@ -229,10 +231,26 @@ class RunRecord(Described):
     def _returns(self) -> tuple[np.ndarray, np.ndarray]:
         return self.evaluations()
 
+    @functools.cached_property
+    def has_ended(self) -> bool:
+        """Whether the summary is of all that was trained: a run that is being extended has the one of before."""
+        if self.summary is None or self.progress is not None:
+            return False
+        run, made = self.config["run"], int(self.summary["steps_per_seed"])
+        update = run.get("num_envs", 1) * run.get("num_steps", 1)
+        is_complete = made >= run.get("total_steps", 0) // update * update
+        has_stopped = "stopped" in self.summary or bool(self._failed_members().all())
+        return (is_complete or has_stopped) and self._last_step <= made
+
+    @functools.cached_property
+    def _last_step(self) -> int:
+        row = last_row(self.path)
+        return int(row["step"]) if row else 0
+
     @property
     def _result(self) -> Mapping[str, Any] | None:
-        """The summary, if it is of all that was trained: a run that is being extended has the one of before."""
-        return self.summary if self.progress is None else None
+        """The summary, if it is of all that was trained."""
+        return self.summary if self.has_ended else None
 
     def _final_values(self, metric: str) -> np.ndarray | None:
         """Return a metric of each member's policy at the end of the run, or None."""
@@ -248,7 +266,7 @@ class RunRecord(Described):
 
     def _failed_members(self) -> np.ndarray:
         """Report of each member whether a number of it was not finite, as far as the files say, [members]."""
-        last = self.progress if self._result is None else self._result
+        last = self.progress or self.summary
         failed = {(x.get("label", ""), x["seed"]) for x in (last or {}).get("failed", ())}
         return np.asarray([(member.label, member.seed) in failed for member in self.members], bool)
 
@@ -259,7 +277,20 @@ class RunRecord(Described):
             entry = summary["members"][0]
             label = entry["label"]
         part = entry["absolute"] or entry["final"]
-        return part and score_of(part, label)
+        failed = self._failed_members()
+        if not part or failed.all():
+            return None
+        if label or not failed.any():
+            score = score_of(part, label, len(entry.get("failed", ())) if label else 0)
+            return score._replace(interval=None) if self.kind == "pbt" else score
+        return self._score_with_failures(np.where(failed, -np.inf, self.scores().values))
+
+    def _score_with_failures(self, values: np.ndarray) -> Score:
+        """Compute the score of seeds of which some are minus infinity."""
+        with np.errstate(invalid="ignore"):
+            iqm = float(scores.iqm(values))
+        interval = None if self.kind == "pbt" else scores.score_interval(values)
+        return Score(iqm, interval, failed=int(np.isneginf(values).sum()))
 
     def _score_so_far(self) -> Score | None:
         """Compute the score of the last evaluation of a run that has not finished."""
@@ -314,9 +345,9 @@ def read_if(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def score_of(part: Mapping[str, Any], label: str = "") -> Score:
+def score_of(part: Mapping[str, Any], label: str = "", failed: int = 0) -> Score:
     """Read an entry of a summary with an interquartile mean and an interval."""
     interval, seeds = part["interval"], part.get("returns") or part.get("seeds") or ()
     has_interval = interval is not None and None not in interval and len(seeds) >= scores.MIN_SEEDS
     ends = (float(interval[0]), float(interval[1])) if has_interval else None
-    return Score(read_number(part["iqm"]), ends, label)
+    return Score(read_number(part["iqm"]), ends, label, failed)

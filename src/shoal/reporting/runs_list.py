@@ -28,6 +28,7 @@ class Entry:
       members: their number.
       steps: environment steps that each member has made.
       score: the interquartile mean over seeds, of the best setting where there are several; NaN where there is none.
+      failed: the number of its seeds that failed, each of which counts as minus infinity.
       best: the label of that setting; "" where there is only one.
       settings: those that differ from the preset or the defaults; of a sweep those of the best setting.
       started_time: by ISO 8601, in UTC.
@@ -44,6 +45,7 @@ class Entry:
     steps: int = 0
     score: float = math.nan
     interval: tuple[float, float] | None = None
+    failed: int = 0
     best: str = ""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     started_time: str = ""
@@ -109,6 +111,7 @@ def entry_of(record: Record) -> Entry:
                 record.steps,
                 math.nan if score is None else score.iqm,
                 None if score is None else score.interval,
+                0 if score is None else score.failed,
                 "" if score is None else score.label,
                 record.settings,
                 record.date.isoformat(timespec="seconds"),
@@ -172,6 +175,7 @@ def _cells(entry: Entry) -> dict[str, str]:
     if entry.interval is not None:
         low, high = entry.interval
         score += f" [{low:.2f}, {high:.2f}]"
+    score += f" ({entry.failed} failed)" if entry.failed else ""
     is_damaged = entry.state == "damaged"
     values = (
         *(str(entry.path), entry.kind, entry.environment, entry.algorithm, entry.state),

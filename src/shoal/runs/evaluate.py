@@ -202,6 +202,8 @@ def evaluate_run(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )
     results |= _evaluate_each(policies, episodes, consecutive, episodes_file, **settings)
+    if trained_in.evolution.tuned:  # members that copied each other are no sample of runs
+        results["interval"] = None
     if plot:
         tell(f"evaluating with the memory cleared for {plot}")
         _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)

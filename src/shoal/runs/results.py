@@ -176,7 +176,7 @@ def summarise(
         further["members"] = variant_scores(members, final, absolute, list(failed))
     if experiment.halving:
         further["stopped_after"] = _stopped_after(experiment, trained.population)
-    return build_summary(
+    summary = build_summary(
         environment=experiment.environment_name,
         algorithm=experiment.algorithm,
         seeds=[member.seed for member in members],
@@ -199,3 +199,7 @@ def summarise(
         },
         **further,
     )
+    if experiment.evolution.tuned:  # members that copied each other are no sample of runs
+        for part in filter(None, (summary["final"], summary["absolute"])):
+            part["interval"] = None
+    return summary
