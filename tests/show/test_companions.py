@@ -122,12 +122,12 @@ def test_a_logger_that_fails_is_one_sentence(user_folder, fault):
     notes, _ = run_beside(path, fault, lambda processes, notes: len(notes) == 2)
     later = f"`shoal log {path} --logger own_loggers:Mine`"
     assert notes[1:] == [
-        f"own_loggers:Mine: {FAULTS[fault]}; the run is not affected, and {later} sends the rest"
+        f"own_loggers:Mine: {FAULTS[fault]}; the run is not affected, and {later} sends what is missing"
     ]
     (user_folder / "own_loggers.py").write_text(LOGGER.replace('"raises"', '"_"').replace('"dies"', '"_"'))
     command = [sys.executable, "-m", "shoal", "log", "run", "--logger", "own_loggers:Mine"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert said.stdout == "run: 4 rows sent; https://mine.example/1\n"
+    assert said.stdout == "run: 4 rows and 0 files sent; https://mine.example/1\n"
     assert received(path)[-5:] == ["0", "1", "2", "3", "end 3"]
     again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert again.stdout == "run: all was sent before\n"
@@ -139,7 +139,7 @@ def test_a_logger_that_hangs_is_left_behind(user_folder, monkeypatch):
     notes, processes = run_beside(path, "hangs")
     assert time.monotonic() - start_time < 10
     assert len(notes) == 1 and notes[0].startswith(
-        f"own_loggers:Mine has not ended yet and goes on by itself; `shoal log {path} --logger own_loggers:Mine`"
+        f"own_loggers:Mine has not ended yet, and process {processes._processes[0]._process.pid} goes on; `shoal log"
     )
     processes.abandon()
 

@@ -12,6 +12,7 @@ from shoal.base.errors import ShoalError
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.reporting.compare import NO_BOUNDS, compare
+from shoal.reporting.compare_inputs import split_label
 
 CELL, NARROW = 38, 18  # characters of a column with intervals, and of one without
 COMMAND = "shoal compare RUN RUN..."
@@ -41,7 +42,7 @@ class CompareFlags:
     anyway: bool = False
     """Compares runs that were evaluated differently, such as in other environments or by sampled actions."""
     plot: str = ""
-    """Draws curves, performance profiles and sample efficiency into this PNG, which must not exist."""
+    """Draws curves, performance profiles and sample efficiency into this new file, which must end in .png."""
     export: str = ""
     """Writes the evaluations into this JSON file in the format of marl-eval; it must not exist."""
     json: bool = False
@@ -77,7 +78,7 @@ def runs_of(words: Sequence[str]) -> list[str] | dict[str, list[str]]:
     plain = []
     for word in words:
         name, separator, path = word.partition("=")
-        if separator and name and not Path(word.rpartition(":")[0] or word).exists() and "/" not in name:
+        if separator and name and not Path(split_label(word)[0]).expanduser().exists() and "/" not in name:
             groups.setdefault(name, []).append(path)
         else:
             plain.append(word)
@@ -157,7 +158,7 @@ def _target_lines(result: Mapping[str, Any], environment: str) -> list[str]:
     title = f"steps to {found[0]['target']:g}{where}"
     lines = ["", f"  {title:<{width + 7}}{'median':<{CELL}}seeds that reached it"]
     for row, x in zip(result["rows"], found, strict=True):
-        median = _text(x, row["failed"], ",.0f", f"> {x['until']:,.0f}")
+        median = _text(x, x["failed"], ",.0f", f"> {x['until']:,.0f}")
         lines.append(f"  {row['name']:<{width + 7}}{_cell(median, CELL)}{x['reached']} of {x['of']}")
     return lines
 

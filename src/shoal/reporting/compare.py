@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from shoal.ops import comparisons, curves, scores
 from shoal.reporting import compare_inputs as inputs
 from shoal.reporting import compare_plots, marl_eval
 from shoal.reporting.compare_inputs import ABSOLUTE, FINAL, Entry
-from shoal.reporting.compare_rows import Comparison, Interval, Row, times_to_score
+from shoal.reporting.compare_rows import Comparison, Interval, Row, grid_of, times_to_score
 from shoal.reporting.run_record import RETURN
 
 NO_BOUNDS = "no bounds"
@@ -46,7 +47,7 @@ def compare(
       bounds: by environment, the scores that normalisation makes 0 and 1, such as those of random actions and of the
         best policy; without them those that the environment declares (`score_bounds`).
       anyway: whether runs that are evaluated differently are compared nevertheless.
-      plot: a PNG of curves, performance profiles and sample efficiency.
+      plot: a file that ends in .png, of curves, performance profiles and sample efficiency.
       export: a JSON file of the evaluations in the format of marl-eval.
     Returns:
       what `shoal compare --json` prints: `rows`, one for each run or group, and `notes`, sentences about them.
@@ -55,6 +56,12 @@ def compare(
         exists, or cannot be written.
     """
     files = [_new_file(name, path) for name, path in (("plot", plot), ("export", export))]
+    if files[0] is not None and files[0].suffix.lower() != ".png":
+        raise ShoalError(
+            f"plot={str(plot)!r} does not end in .png, and a PNG is written; try {str(plot) + '.png'!r}"
+        )
+    if files[0] is not None and files[1] is not None and files[0].resolve() == files[1].resolve():
+        raise ShoalError(f"plot and export are the same file, {str(plot)!r}; give each its own")
     comparison = read_comparison(
         runs, metric=metric, target=target, consecutive=consecutive, bounds=bounds, anyway=anyway
     )
@@ -88,22 +95,26 @@ def read_comparison(
 ) -> Comparison:
     """Read what is compared; the arguments are those of `compare`."""
     consecutive = arguments.whole_number("consecutive", consecutive, 1)
-    if target is not None and not (isinstance(target, int | float) and math.isfinite(target)):
-        raise ShoalError(f"target={target!r} is not a finite number; give a score such as 475")
+    if target is not None:
+        if not inputs.is_finite_number(target):
+            raise ShoalError(f"target={target!r} is not a finite number; give a score such as 475")
+        target = float(target)
     names, paths = _named_paths(runs)
     sources = inputs.read_sources(paths)
     metric, notes = inputs.chosen_metric(sources, arguments.text("metric", metric, ABSOLUTE))
     entries = [inputs.read_entry(source, metric) for source in sources]
     environments = tuple(dict.fromkeys(entry.environment for entry in entries))
     groups = _groups(names, entries, environments)
-    if not anyway:
-        inputs.check_evaluated_alike(entries)
+    differences = inputs.evaluation_differences(entries)
+    if differences and not anyway:
+        raise ShoalError(f"{differences[0]}; --anyway (anyway=True) compares them all the same")
     given = inputs.check_bounds(arguments.mapping("bounds", bounds or {}), environments)
-    found = _bounds_of(given, environments, metric)
+    found, changes = _bounds_of(given, entries, environments, metric)
     rows = tuple(_row(name, group, found) for name, group in groups.items())
     comparison = Comparison(rows, metric, environments, found, target, consecutive)
+    notes += [*differences, *changes]
     if target is not None:
-        _check_has_curves(entries)
+        _check_has_curves(comparison, entries)
     return dataclasses.replace(comparison, notes=tuple(dict.fromkeys([*notes, *_notes(comparison)])))
 
 
@@ -116,8 +127,17 @@ def _named_paths(runs: Any) -> tuple[list[str], list[str]]:
     pairs = []
     for name, group in groups:
         members = [group] if isinstance(group, str | Path) or hasattr(group, "path") else group
-        pairs += [(str(name), str(arguments.path("runs", getattr(run, "path", run)))) for run in members]
+        if not len(members):
+            raise ShoalError(f"the group {str(name)!r} has no run; give it one, or leave it out")
+        pairs += [
+            (" ".join(str(name).splitlines()), str(arguments.path("runs", getattr(run, "path", run))))
+            for run in members
+        ]
     if len({name for name, _ in pairs} if is_named else pairs) < 2:
+        if len(pairs) > 1:
+            raise ShoalError(
+                f"there is one group, {pairs[0][0]!r}, and a comparison takes two; name another, NAME=RUN"
+            )
         named = f", besides {pairs[0][1]}" if pairs else ""
         raise ShoalError(
             f"a comparison takes two runs or more{named}; give another, such as runs/CartPole-v1-ppo-1"
@@ -164,35 +184,44 @@ def _groups(
 
 def _short_names(paths: Sequence[str]) -> list[str]:
     """Return a name for each path: its last part, where that tells it apart, and a number for equal ones."""
-    last = [Path(path).name or path for path in paths]
+    parts = [inputs.split_label(path) for path in paths]
+    last = [Path(os.path.abspath(Path(run).expanduser())).name + f":{x}" * bool(x) for run, x in parts]
     short = len(set(last)) == len(set(paths))
     names: list[str] = []
     for k, path in enumerate(paths):
-        name, before = (last[k] if short else path), list(paths[:k]).count(path)
+        name, before = " ".join((last[k] if short else path).splitlines()), list(paths[:k]).count(path)
         names.append(f"{name} ({before + 1})" if before else name)
     return names
 
 
 def _bounds_of(
-    given: Mapping[str, Interval], environments: Sequence[str], metric: str
-) -> dict[str, Interval] | None:
-    """Return the bounds of each environment; None where one environment has none.
+    given: Mapping[str, Interval], entries: Sequence[Entry], environments: Sequence[str], metric: str
+) -> tuple[dict[str, Interval] | None, list[str]]:
+    """Find the bounds of each environment: those given, else those declared, which are of the default parameters.
 
+    Returns:
+      the bounds, None where one environment has none; and sentences about declared ones that do not apply.
     Raises:
       ShoalError: there are several environments, and one has no bounds.
     """
-    found = dict(given)
-    if metric in (ABSOLUTE, FINAL, RETURN):  # which declared bounds are of
-        for name in (x for x in environments if x not in found):
-            if declared := inputs.declared_bounds(name):
+    found, notes = dict(given), []
+    for name in environments:
+        what = "declares no score_bounds, by which scores of several environments are normalised"
+        if name not in found and metric in (ABSOLUTE, FINAL, RETURN):  # which declared bounds are of
+            declared = inputs.declared_bounds(name)
+            own = [entry for entry in entries if entry.environment == name]
+            changes = [x for entry in own for x in inputs.changed_parameters(entry)] if declared else []
+            if changes:
+                what = f"declares score_bounds of its default parameters alone, and a run has {changes[0]}"
+                notes.append(f"{name} {what}; --bounds {name}=LOW:HIGH gives others")
+            elif declared:
                 found[name] = declared
-    missing = [name for name in environments if name not in found]
-    if missing and len(environments) > 1:
-        raise ShoalError(
-            f"{missing[0]} declares no score_bounds, by which scores of several environments are normalised; give "
-            f"--bounds {missing[0]}=LOW:HIGH, such as the scores of random actions and of the best policy"
-        )
-    return None if missing else found
+        if name not in found and len(environments) > 1:
+            raise ShoalError(
+                f"{name} {what}; give --bounds {name}=LOW:HIGH, such as the scores of random actions and of the best "
+                "policy"
+            )
+    return (found if len(found) == len(environments) else None), notes
 
 
 def _row(name: str, entries: tuple[Entry, ...], bounds: Mapping[str, Interval] | None) -> Row:
@@ -210,11 +239,18 @@ def _row(name: str, entries: tuple[Entry, ...], bounds: Mapping[str, Interval] |
     return Row(name, entries, np.stack(columns, axis=-1))
 
 
-def _check_has_curves(entries: Sequence[Entry]) -> None:
+def _check_has_curves(comparison: Comparison, entries: Sequence[Entry]) -> None:
     for entry in entries:
         if not len(entry.steps):
             raise ShoalError(
                 f"run {entry.path!r} has no evaluations during training, of which steps to a score are counted"
+            )
+    for environment in comparison.environments:
+        count = len(grid_of(comparison, environment))
+        if comparison.consecutive > count:
+            raise ShoalError(
+                f"consecutive={comparison.consecutive} is more than the evaluations in {environment} that are "
+                f"compared, {count}; give at most {count}"
             )
 
 
@@ -232,7 +268,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if uneven := [name for name, steps in trained.items() if len(steps) > 1]:
         steps = ", ".join(f"{x:,}" for x in sorted(trained[uneven[0]]))
         notes.append(f"the runs in {uneven[0]} were trained for different numbers of steps: {steps}")
-    if len({entry.path for entry in entries}) < len(entries):
+    if len({entry.origin for entry in entries}) < len(entries):
         notes.append("a run is named twice, so that it is compared with itself")
     if len(rows) > 2:
         notes.append(
@@ -347,6 +383,7 @@ def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, An
         "target": comparison.target_in(environment),
         "reached": int(has_reached.sum()),
         "of": len(times),
+        "failed": int(entry.failed.sum()),
         "until": float(entry.steps[-1]),
         "steps": np.where(has_reached, times, np.inf).tolist(),
         **_estimate(float(curves.survival_quantile(times, has_reached)), interval),

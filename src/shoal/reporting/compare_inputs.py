@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,20 @@ import numpy as np
 
 from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.base.files import find_obstacle
-from shoal.disk.json_files import read_number, report_wrong_types
+from shoal.disk.checkpoint_record import TIMES
+from shoal.disk.directory import CONFIG, SUMMARY
+from shoal.disk.json_files import read_number, report_wrong_types, to_jsonable
+from shoal.disk.search_files import SWEEP
 from shoal.envs import registry
+from shoal.reporting.metrics_table import FIRST
 from shoal.reporting.records import read
 from shoal.reporting.run_record import RETURN, RunRecord
-from shoal.reporting.sweep_record import SweepRecord
+from shoal.reporting.sweep_record import SweepRecord, read_sweep
 
 ABSOLUTE, FINAL = "absolute", "final"  # scores of a run besides the metrics of its evaluations
 # Settings of a run that decide what its scores are of; the parameters of the evaluated environment do too.
 EVALUATION_SETTINGS = ("score", "eval_mode", "eval_max_steps", "eval_consecutive", "eval_metrics")
+PARAMETER = "env."  # what the names of the environment's parameters begin with, among those settings
 MAX_DIFFERENCES = 3  # that one sentence lists
 
 
@@ -28,16 +34,18 @@ class Entry:
 
     Attributes:
       path: of the run or the sweep, as it was named.
+      origin: the directory of the run, and the places of the seeds among its members.
       scores: of each seed, [seeds]; minus infinity for one that failed.
       steps: of the evaluations during training, [P], ascending.
       curves: their values, [P, seeds]; NaN where there is none, and minus infinity after the end of a seed that failed.
-      trained: the environment steps that each seed has made.
+      trained: the environment steps that each seed has made, or after which halving stopped it.
       evaluation: the settings that decide what the scores are of, by name.
       caveat: why its seeds tell nothing of how another such run would do, so that it has no interval; "" if they do.
       notes: sentences that qualify its scores.
     """
 
     path: str
+    origin: tuple[Path, tuple[int, ...]]
     environment: str
     algorithm: str
     seeds: tuple[int, ...]
@@ -66,11 +74,6 @@ class Source:
     caveat: str = ""
     note: str = ""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the summary is of all that was trained."""
-        return self.run.summary is not None and self.run.progress is None
-
 
 def read_sources(paths: Iterable[str | Path]) -> list[Source]:
     """Find the seeds that runs and sweeps are compared by.
@@ -84,7 +87,7 @@ def read_sources(paths: Iterable[str | Path]) -> list[Source]:
 
 
 def _source(path: str) -> Source:
-    directory, label = _with_label(path)
+    directory, label = split_label(path)
     record = read(directory)
     if isinstance(record, SweepRecord):
         return _source_of_sweep(path, record, label)
@@ -99,18 +102,38 @@ def _source(path: str) -> Source:
             f"run {directory!r} trains {len(labels)} settings, and the seeds of one are compared; name one, such as "
             f"{directory}:{labels[0]}"
         )
-    caveat = ""
+    label = label or labels[0]
+    caveat = _why_chosen(record, label)
     if record.config.get("evolution"):
         caveat = "the members of population-based training copy each other, so that they are one run and not several"
-    return Source(path, record, _places(record, label or labels[0]), caveat)
+    return Source(path, record, _places(record, label), caveat)
 
 
-def _with_label(path: str) -> tuple[str, str]:
-    """Split PATH:LABEL; a directory's own name may have colons."""
-    directory, separator, label = path.rpartition(":")
-    if separator and not Path(path).expanduser().exists() and Path(directory).expanduser().is_dir():
-        return directory, label
+def split_label(path: str) -> tuple[str, str]:
+    """Split PATH:LABEL at the first colon after the name of a run or sweep; both names may have colons."""
+    ends = [k for k, letter in enumerate(path) if letter == ":"]
+    for end in () if Path(path).expanduser().exists() else ends:
+        if any((Path(path[:end]).expanduser() / name).is_file() for name in (CONFIG, SWEEP)):
+            return path[:end], path[end + 1 :]
     return path, ""
+
+
+def _why_chosen(run: RunRecord, label: str) -> str:
+    """Return the caveat of the best setting of the sweep to which a run belongs; "" for any other."""
+    path = run.path.resolve()
+    for directory in path.parents:
+        if (directory / SWEEP).is_file():
+            with report_wrong_types(str(directory / SUMMARY)):
+                sweep = read_sweep(directory)
+                best = (sweep.summary or {}).get("best") or {"run": ""}
+                is_best = directory / best["run"] == path and label in ("", best["label"])
+            return _unconfirmed(sweep, label) if is_best else ""
+    return ""
+
+
+def _unconfirmed(sweep: SweepRecord, label: str) -> str:
+    others = f"name {sweep.path}" if sweep.confirmation else "--confirm-seeds trains it on new ones"
+    return f"{label or 'its setting'} was chosen by the scores of these very seeds; {others}"
 
 
 def _source_of_sweep(path: str, sweep: SweepRecord, label: str) -> Source:
@@ -121,17 +144,17 @@ def _source_of_sweep(path: str, sweep: SweepRecord, label: str) -> Source:
             f"{sweep.kind} {path!r} has no best setting, since it has not ended or all its seeds failed; "
             "name the run of a setting instead"
         )
-    with report_wrong_types(str(sweep.path)):
+    with report_wrong_types(str(sweep.path / SUMMARY)):
+        is_best = label in ("", best.get("label"))
         label = label or best["label"]
     runs = [(run, True) for run in sweep.confirmation] + [(run, False) for run in sweep.runs]
     for run, is_confirmed in runs:
         places = _places(run, label)
         if places.size:
-            unconfirmed = (
-                f"{label} was chosen by the scores of these very seeds; --confirm-seeds trains it on new ones"
-            )
             note = f"{path} enters by {label}" + ", trained again on new seeds" * is_confirmed
-            return Source(path, run, places, "" if is_confirmed else unconfirmed, note)
+            return Source(
+                path, run, places, _unconfirmed(sweep, label) if is_best and not is_confirmed else "", note
+            )
     known = list(dict.fromkeys(member.label for run, _ in runs for member in run.members))
     raise ShoalError(f"{sweep.kind} {path!r} has no setting {label!r}{nearest(label, known) or '.'}")
 
@@ -156,13 +179,21 @@ def chosen_metric(sources: Sequence[Source], metric: str) -> tuple[str, list[str
     ]
 
 
-def _summarised(source: Source, part: str) -> Mapping[str, Any] | None:
-    """Return the entry `absolute` or `final` of a summary; None where there is none."""
-    return source.run.summary and source.run.summary.get(part) if source.has_ended else None
+def _summarised(source: Source, part: str) -> np.ndarray | None:
+    """Return the scores `absolute` or `final` of a summary; None where there are none, as after halving's stop."""
+    run = source.run
+    with report_wrong_types(str(run.path / SUMMARY)):
+        found = run.summary and run.summary.get(part) if run.has_ended else None
+        if not found:
+            return None
+        values = np.array([read_number(x) for x in found["returns"]], np.float64)[source.places]
+    return None if run.config.get("halving") and np.isnan(values).all() else values
 
 
 def read_entry(source: Source, metric: str) -> Entry:
     """Read the scores and the curves of a run's seeds.
+
+    A setting that halving stopped ends with its last evaluation.
 
     Args:
       metric: "absolute", "final", or the name of a metric, of which the last evaluation counts.
@@ -170,32 +201,51 @@ def read_entry(source: Source, metric: str) -> Entry:
       ShoalError: the run was never evaluated, or its evaluations have no such metric; or a file is damaged.
     """
     run, places = source.run, source.places
+    if metric not in (ABSOLUTE, FINAL):
+        _check_metric(run, metric)
     steps, table = run.evaluations(RETURN if metric in (ABSOLUTE, FINAL) else metric)
-    summarised = _summarised(source, metric)
-    if summarised is not None:
-        with report_wrong_types(str(run.path)):
-            scores = np.array([read_number(x) for x in summarised["returns"]], np.float64)[places]
-    elif len(steps):
-        scores = table[-1, places]
-    else:
+    with report_wrong_types(str(run.path / SUMMARY)):
+        failed = run.scores(RETURN).failed[places]
+    table, end = table[:, places], _stop(run, table[:, places], failed)
+    has_stopped, steps, table = end < len(steps), steps[:end], table[:end]
+    scores = _summarised(source, metric)
+    if scores is None and not len(steps):
         raise ShoalError(
             f"run {source.path!r} has no evaluations{_why_none(run)}, and so no score {metric!r} to compare by"
         )
-    failed = run.scores(RETURN).failed[places] | np.isnan(scores)
+    scores = table[-1] if scores is None else scores
+    failed |= np.isnan(scores)
     return Entry(
         path=source.path,
+        origin=(run.path.resolve(), tuple(places.tolist())),
         environment=run.environment,
         algorithm=run.algorithm,
         seeds=tuple(run.members[k].seed for k in places),
         scores=np.where(failed, -np.inf, scores),
         failed=failed,
         steps=steps.astype(np.float64),
-        curves=_with_failures(table[:, places], failed),
-        trained=run.steps,
+        curves=_with_failures(table, failed),
+        trained=int(steps[-1]) if has_stopped else run.steps,
         evaluation=_evaluation_of(run.config),
         caveat=source.caveat,
-        notes=_notes_of(source),
+        notes=_notes_of(source, int(steps[-1]) if has_stopped else None),
     )
+
+
+def _check_metric(run: RunRecord, metric: str) -> None:
+    """Require that a metric is one of the evaluations of a run, and not a time or a name of a row."""
+    rows = run.rows("evaluation")
+    names = {name for row in rows for name in row} - {*FIRST, *TIMES}
+    if rows and metric not in names:
+        listing = f"shoal.metrics({str(run.path)!r})"
+        hint = nearest(metric, names) or f"; {alternatives(metric, names, listing, 'it has')}"
+        raise ShoalError(f"the evaluations of run {str(run.path)!r} have no metric {metric!r}{hint}")
+
+
+def _stop(run: RunRecord, table: np.ndarray, failed: np.ndarray) -> int:
+    """Return the number of evaluations, [P, seeds], until halving stopped a setting; all where it did not."""
+    finite = np.flatnonzero(np.isfinite(table[:, ~failed]).any(axis=1))
+    return int(finite[-1]) + 1 if run.config.get("halving") and finite.size else len(table)
 
 
 def _why_none(run: RunRecord) -> str:
@@ -212,10 +262,14 @@ def _with_failures(curves: np.ndarray, failed: np.ndarray) -> np.ndarray:
     return filled
 
 
-def _notes_of(source: Source) -> tuple[str, ...]:
-    run = source.run
-    unfinished = f"{source.path} has not ended ({run.state}): its evaluations until step {run.steps:,} count"
-    return tuple(note for note in (source.note, "" if source.has_ended else unfinished) if note)
+def _notes_of(source: Source, stop: int | None) -> tuple[str, ...]:
+    """Return sentences about a source; `stop` are the steps after which halving stopped it."""
+    run, note = source.run, ""
+    if stop is not None:
+        note = f"{source.path} was stopped by halving after {stop:,} steps, and counts by its last evaluation"
+    elif not run.has_ended:
+        note = f"{source.path} has not ended ({run.state}): its evaluations until step {run.steps:,} count"
+    return tuple(x for x in (source.note, note) if x)
 
 
 def _evaluation_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,16 +277,13 @@ def _evaluation_of(config: Mapping[str, Any]) -> dict[str, Any]:
     with report_wrong_types("config.json"):
         settings = {name: config["run"][name] for name in EVALUATION_SETTINGS if name in config["run"]}
         parameters = {**config["environment"]["parameters"], **config.get("eval_env", {})}
-    return settings | {f"env.{name}": value for name, value in parameters.items()}
+    return settings | {f"{PARAMETER}{name}": value for name, value in parameters.items()}
 
 
-def check_evaluated_alike(entries: Sequence[Entry]) -> None:
-    """Require that entries of one environment have equal settings of evaluation, as far as each is known.
-
-    Raises:
-      ShoalError: two differ, and in what.
-    """
+def evaluation_differences(entries: Sequence[Entry]) -> list[str]:
+    """Return a sentence for each entry that is evaluated differently from the first of its environment."""
     first: dict[str, Entry] = {}
+    found = []
     for entry in entries:
         reference = first.setdefault(entry.environment, entry)
         pairs = [(name, x, entry.evaluation.get(name, x)) for name, x in reference.evaluation.items()]
@@ -240,10 +291,13 @@ def check_evaluated_alike(entries: Sequence[Entry]) -> None:
         if differences:
             more = len(differences) - MAX_DIFFERENCES
             listed = ", ".join(differences[:MAX_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
-            raise ShoalError(
-                f"{reference.path} and {entry.path} are not evaluated alike: {listed}; --anyway (anyway=True) compares "
-                "them all the same"
-            )
+            found.append(f"{reference.path} and {entry.path} are not evaluated alike: {listed}")
+    return found
+
+
+def is_finite_number(value: Any) -> bool:
+    """Report whether a value is a finite number, also of NumPy; True and text are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_bounds(bounds: Mapping[str, Any], environments: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -257,15 +311,12 @@ def check_bounds(bounds: Mapping[str, Any], environments: Sequence[str]) -> dict
         if name not in environments:
             hint = nearest(name, environments) or f"; there are {', '.join(environments)}"
             raise ShoalError(f"bounds are given for {name!r}, of which there is no run{hint}")
-        try:
-            low, high = map(float, pair)
-        except (TypeError, ValueError):
-            low = high = math.nan
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        ends = tuple(pair) if isinstance(pair, Iterable) else ()
+        if len(ends) != 2 or not all(map(is_finite_number, ends)) or ends[0] >= ends[1]:
             raise ShoalError(
                 f"bounds of {name}: {pair!r} are not a low and a higher finite number, such as {name}=0:500"
             )
-        read_bounds[name] = (low, high)
+        read_bounds[name] = (float(ends[0]), float(ends[1]))
     return read_bounds
 
 
@@ -276,6 +327,17 @@ def declared_bounds(name: str) -> tuple[float, float] | None:
     except ShoalError:
         return None
     return None if declared is None else check_bounds({name: declared}, [name])[name]
+
+
+def changed_parameters(entry: Entry) -> list[str]:
+    """Return the parameters of the evaluated environment that differ from their defaults, as `gravity=3.7`."""
+    return [
+        f"{name}={entry.evaluation[PARAMETER + name]}"
+        for name, parameter in registry.parameters_of(entry.environment).items()
+        if PARAMETER + name in entry.evaluation
+        and parameter.default is not parameter.empty
+        and entry.evaluation[PARAMETER + name] != to_jsonable(parameter.default, not_finite=str)
+    ]
 
 
 def check_new_file(name: str, path: Path) -> Path:

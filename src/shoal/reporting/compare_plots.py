@@ -43,10 +43,13 @@ def plot_comparison(path: Path, comparison: Comparison) -> None:
     panels.append(functools.partial(_draw_profiles, comparison=comparison))
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
-    figure = figures.new_figure(PANEL[0] * columns, PANEL[1] * lines)
-    for place, draw in enumerate(panels):
-        draw(figure.add_subplot(lines, columns, place + 1))
-    figures.save(figure, path)
+    import matplotlib as mpl  # noqa: PLC0415 (takes half a second)
+
+    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}):  # names are no formulae
+        figure = figures.new_figure(PANEL[0] * columns, PANEL[1] * lines)
+        for place, draw in enumerate(panels):
+            draw(figure.add_subplot(lines, columns, place + 1))
+        figures.save(figure, path)
 
 
 def _statistic(comparison: Comparison) -> str:
@@ -57,9 +60,11 @@ def _draw_environment(axes: Any, comparison: Comparison, place: int) -> None:
     environment = comparison.environments[place]
     tables = [row.entries[place] for row in comparison.rows]
     grid, values = shared_curves([(x.steps, x.curves) for x in tables])
-    _draw(
-        axes, comparison.rows, [iqm_curve(grid, x, r) for x, r in zip(values, comparison.rows, strict=True)]
-    )
+    lines = [
+        iqm_curve(np.minimum(grid, entry.steps[-1]), x, row)
+        for entry, x, row in zip(tables, values, comparison.rows, strict=True)
+    ]
+    _draw(axes, comparison.rows, lines)
     _label_steps(axes, f"{comparison.metric_label}: {_statistic(comparison)}", environment)
     if comparison.target is not None:
         axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
@@ -162,9 +167,8 @@ def _draw(axes: Any, rows: Sequence[Row], lines: Sequence[Curve], **style: Any) 
         shown = np.where(np.isfinite(line.middle), line.middle, np.nan)
         marker = "o" if np.isfinite(shown).sum() < 2 else None
         failed = f" ({row.failures} failed)" if row.failures else ""
-        axes.plot(
-            line.x, shown, dash, color=colour, linewidth=2, marker=marker, label=row.name + failed, **style
-        )
+        label = f" {row.name}{failed}"  # matplotlib hides labels that begin with "_"
+        axes.plot(line.x, shown, dash, color=colour, linewidth=2, marker=marker, label=label, **style)
         has_band = np.isfinite(line.low) & np.isfinite(line.high)
         if has_band.any():
             axes.fill_between(
@@ -176,6 +180,9 @@ def _label_steps(axes: Any, y: str, title: str) -> None:
     _label(axes, "environment steps of each seed", y, title)
     axes.xaxis.set_major_formatter(format_steps)
     axes.set_xlim(left=0)
+    if axes.dataLim.x1 <= 0:  # one evaluation, before the first step
+        axes.set_xlim(-1, 1)
+        axes.set_xticks([0])
 
 
 def _label(axes: Any, x: str, y: str, title: str) -> None:

@@ -98,11 +98,13 @@ def entries_in(comparison: Comparison, environment: str) -> list[Entry]:
 def times_to_score(comparison: Comparison, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
     """Compute the steps at which each seed reaches the target, or until which it was observed, and whether it does.
 
-    A seed that failed never reaches it: its time is infinite.
+    A seed that failed never reaches it: its time is infinite. A point of the grid that is after the last evaluation of
+    a run stands for that evaluation.
     """
     grid = grid_of(comparison, entry.environment)
     values = curves.on_grid(grid, entry.steps, entry.curves)
     target = comparison.target_in(entry.environment)
     times = curves.steps_to_score(grid, values, target, comparison.consecutive)
     has_reached = np.isfinite(times) & ~entry.failed
-    return np.where(has_reached, times, np.where(entry.failed, np.inf, entry.steps[-1])), has_reached
+    # Of a seed that does not reach it the time is infinite too, and so becomes that of the last evaluation.
+    return np.where(entry.failed, np.inf, np.minimum(times, entry.steps[-1])), has_reached

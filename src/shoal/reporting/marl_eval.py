@@ -78,7 +78,7 @@ def _algorithm(entry: Entry, grid: np.ndarray, metric: str) -> dict[str, Any]:
     table = entry.curves[places]
     return {
         f"seed_{column}": {
-            f"step_{k}": {"step_count": int(step), metric: [float(table[k, column])]}
+            f"step_{k}": {"step_count": int(min(step, entry.steps[-1])), metric: [float(table[k, column])]}
             for k, step in enumerate(grid)
         }
         | {"absolute_metrics": {metric: [float(score)]}}

@@ -10,6 +10,9 @@
 import contextlib
 import dataclasses
 import json
+import os
+import queue
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -18,23 +21,29 @@ from typing import Any
 from shoal.base import cpu
 from shoal.base.errors import ShoalError
 from shoal.base.imports import find_user_modules
-from shoal.disk.checkpoints import Checkpoints
+from shoal.disk.array_file import SUFFIX
+from shoal.disk.checkpoints import CHECKPOINTS, Checkpoints
 from shoal.disk.directory import CONFIG, FILMS
 from shoal.disk.json_files import read_json
 from shoal.engine.population.members import members_of_config
+from shoal.engine.run_config import RunConfig
 from shoal.envs.base import can_render
 from shoal.runs.plan import Experiment
 from shoal.show.companions import Companion
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.2
+PENDING = ".pending"  # a folder of the checkpoints that are not filmed yet
 PRIORITY = 10  # as `nice` counts: training comes first
 EPISODES = 1
 
 
-def companions_of(every: int) -> tuple[Companion, ...]:
+def companions_of(run: RunConfig, every: int) -> tuple[Companion, ...]:
     """Return the process that films a run each time a number of environment steps was made; none for 0."""
-    later = "shoal eval {path} --render film.gif"
-    return (Companion("films", __name__, {"every": every}, later, {"JAX_PLATFORMS": "cpu"}),) if every else ()
+    if not every:
+        return ()
+    request = {"every": run.updates_in(every) * run.steps_per_update}  # whole updates
+    later = "`shoal log {path}` sends the last films to loggers when it has"
+    return (Companion("the maker of films", __name__, request, later, {"JAX_PLATFORMS": "cpu"}),)
 
 
 def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
@@ -43,6 +52,8 @@ def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
     Raises:
       ShoalError: it has no checkpoints, or its environment cannot be drawn.
     """
+    if every < 0:
+        raise ShoalError(f"film_every={every} is out of bounds: it must be at least 0.")
     if not every:
         return experiment
     if not can_render(experiment.environment):
@@ -84,35 +95,72 @@ def _tell(**message: Any) -> None:
         print(json.dumps(message), flush=True)
 
 
+class _Keeper:
+    """Keeps the checkpoints that are due until they are filmed, since the run removes old ones.
+
+    It makes a run directory of links to them, which policies are loaded from.
+    """
+
+    def __init__(self, path: Path, every: int):
+        self._checkpoints, self._every = Checkpoints(path), every
+        self.path = path / FILMS / PENDING
+        shutil.rmtree(self.path, ignore_errors=True)  # of a process that was killed
+        (self.path / CHECKPOINTS).mkdir(parents=True)
+        shutil.copyfile(path / CONFIG, self.path / CONFIG)
+        filmed = (int(x.stem) for x in (path / FILMS).glob("*.gif") if x.stem.isdecimal())
+        self._newest = max(filmed, default=0)
+        self.due: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def keep(self) -> None:
+        """Keep the first checkpoint at or after each multiple of the steps."""
+        for steps in self._checkpoints.steps():
+            if steps // self._every > self._newest // self._every:
+                source = self._checkpoints.path / f"{steps}{SUFFIX}"
+                with contextlib.suppress(FileNotFoundError):  # it was removed before
+                    _link(source, self.path / CHECKPOINTS / source.name)
+                    self._newest = steps
+                    self.due.put(steps)
+
+    def watch(self, ended: threading.Event) -> None:
+        """Keep checkpoints until the run has ended; called in a thread."""
+        while not ended.wait(POLL_SECONDS):
+            self.keep()
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
 def _follow(path: Path, every: int, ended: threading.Event) -> None:
-    """Film the first checkpoint at or after each multiple of some environment steps, as long as it is there."""
-    (path / FILMS).mkdir(exist_ok=True)
-    checkpoints = Checkpoints(path)
-    filmed = max((int(x.stem) for x in (path / FILMS).glob("*.gif") if x.stem.isdecimal()), default=-1)
+    """Film the checkpoints that are due until the run has ended."""
+    keeper = _Keeper(path, every)
+    watcher = threading.Thread(target=keeper.watch, args=(ended,), daemon=True)
+    watcher.start()
     while True:
         is_last = ended.is_set()
-        due = [steps for steps in checkpoints.steps() if steps // every > filmed // every and steps > 0]
-        if due:
-            filmed = due[0]
-            _film(path, filmed)
-        elif is_last:
-            return
-        else:
-            ended.wait(POLL_SECONDS)
+        if is_last:
+            watcher.join()
+            keeper.keep()
+        try:
+            _film(path, keeper, keeper.due.get(timeout=0.0 if is_last else POLL_SECONDS))
+        except queue.Empty:
+            if is_last:
+                break
+    shutil.rmtree(keeper.path, ignore_errors=True)
 
 
-def _film(path: Path, steps: int) -> None:
-    """Film the policy of the first member at a checkpoint; one that was removed meanwhile is left out."""
+def _film(path: Path, keeper: _Keeper, steps: int) -> None:
+    """Film the policy of the first member at a checkpoint."""
     from shoal.runs.evaluate import render  # noqa: PLC0415 (its seconds are the first film's)
     from shoal.runs.load import load  # noqa: PLC0415
 
     first = members_of_config(read_json(path / CONFIG))[0]
-    try:
-        policy = load(path, checkpoint=steps, seed=first.seed, label=first.label or None)
-    except ShoalError:
-        if steps in Checkpoints(path).steps():
-            raise
-        return
+    policy = load(keeper.path, checkpoint=steps, seed=first.seed, label=first.label or None)
     film = path / FILMS / f"{steps}.gif"
     render(policy, film, episodes=EPISODES, progress=False)
     _tell(note=f"film of {steps:,} environment steps: {film}")

@@ -112,6 +112,10 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         source = saved.get("resumed_from", {})
         loaded = dataclasses.replace(experiment, run=run, config=loaded.config, resumed_from=source)
         if resume.is_finished(directory, loaded.run):
+            for logger in call.loggers:
+                call.note(
+                    f"the run has finished; {logger.later.format(path=directory.path)} of {logger.name}"
+                )
             return finished_run(directory, loaded)
         return _run(loaded, stop, call, directory)
 
@@ -208,8 +212,8 @@ def _run(
     origin: Origin | None
     with contextlib.ExitStack() as held:
         experiment = filming.with_checkpoints(experiment, call.film_every)
-        beside = (*filming.companions_of(call.film_every), *call.loggers)  # whose last films are logged
-        companions = held.enter_context(Companions(beside))
+        films = filming.companions_of(experiment.run, call.film_every)
+        companions = held.enter_context(Companions(call.loggers, first=films))
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
             origin = _source(plan)

@@ -11,6 +11,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError
 
-READY_SECONDS = 30.0  # the wait for what a companion needs, before a run compiles
-CLOSING_SECONDS = 10.0  # the wait at the end of a run
+READY_SECONDS = 20.0  # the wait for what all companions need, before a run compiles
+CLOSING_SECONDS = 10.0  # the wait at the end of a run, of which the first companions have a half
 FAILING_SECONDS = 0.5  # that at an error or an interruption
 PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; main()"
 
@@ -30,19 +31,22 @@ class Companion(NamedTuple):
     name: str  # as sentences call it
     module: str  # with a `main`
     request: Mapping[str, Any]  # its first line of input
-    later: str  # the command that does the rest later; "{path}" is the run's directory
+    later: str  # a clause that says how the rest is done later; "{path}" is the run's directory
     variables: Mapping[str, str] = {}  # of its environment, besides the trainer's
 
 
 class Companions:
     """The processes beside one run; a context manager, at whose end they are told that the run has ended.
 
+    Args:
+      first: those that are told first, since the others read what they make.
     Attributes:
       stop: the text by which one asks the run to stop; "" for none.
     """
 
-    def __init__(self, companions: Sequence[Companion] = ()):
-        self._processes = [_Process(companion, self._ask_to_stop) for companion in companions]
+    def __init__(self, companions: Sequence[Companion] = (), first: Sequence[Companion] = ()):
+        self._processes = [_Process(companion, self._ask_to_stop) for companion in (*first, *companions)]
+        self._groups = self._processes[: len(first)], self._processes[len(first) :]
         self.stop = ""
 
     def __enter__(self) -> "Companions":
@@ -53,10 +57,13 @@ class Companions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let them do the rest, in their order; a run that has ended well waits for each, for some seconds."""
-        for process in self._processes:
-            process.end()
-            process.wait(CLOSING_SECONDS if kind is None else FAILING_SECONDS)
+        """Let them do the rest; a run that has ended well waits for them for some seconds."""
+        now, seconds = time.monotonic(), CLOSING_SECONDS if kind is None else FAILING_SECONDS
+        for group, deadline in zip(self._groups, (now + seconds / 2, now + seconds), strict=True):
+            for process in group:
+                process.end()
+            for process in group:
+                process.wait(deadline)
 
     def require(self) -> None:
         """Require that each has what it needs.
@@ -64,8 +71,9 @@ class Companions:
         Raises:
           ShoalError: one has not, such as a package or a key.
         """
+        deadline = time.monotonic() + READY_SECONDS
         for process in self._processes:
-            process.require()
+            process.require(deadline)
 
     def begin(self, path: Path, note: Callable[[str], None]) -> None:
         """Tell them the directory of the run.
@@ -112,9 +120,9 @@ class _Process:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def require(self) -> None:
+    def require(self, deadline: float) -> None:
         with contextlib.suppress(queue.Empty):
-            message = self._first.get(timeout=READY_SECONDS)
+            message = self._first.get(timeout=max(deadline - time.monotonic(), 0.0))
             if "error" in message:
                 raise ShoalError(message["error"])
 
@@ -126,12 +134,12 @@ class _Process:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
-    def wait(self, seconds: float) -> None:
-        self._thread.join(seconds)
+    def wait(self, deadline: float) -> None:
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
         if self._thread.is_alive() and self._path:
-            name = self._companion.name
+            number = self._process.pid
             self._note(
-                f"{name} has not ended yet and goes on by itself; {self._later()} sends what is missing"
+                f"{self._companion.name} has not ended yet, and process {number} goes on; {self._later()}"
             )
 
     def abandon(self) -> None:
@@ -140,7 +148,7 @@ class _Process:
         self._thread.join()
 
     def _later(self) -> str:
-        return f"`{self._companion.later.format(path=self._path)}`"
+        return self._companion.later.format(path=self._path)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` reports
@@ -172,6 +180,4 @@ class _Process:
         if not self._has_failed and self._path:
             self._has_failed = True
             text = " ".join(reason.split()).rstrip(".")
-            self._note(
-                f"{self._companion.name}: {text}; the run is not affected, and {self._later()} sends the rest"
-            )
+            self._note(f"{self._companion.name}: {text}; the run is not affected, and {self._later()}")

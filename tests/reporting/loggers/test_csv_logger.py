@@ -50,4 +50,4 @@ def test_leaves_a_file_of_another_run_as_it_is(log, tmp_path):
 def test_names_a_directory_that_cannot_be_written(log, tmp_path):
     (tmp_path / "numbers").write_text("")
     told = log("csv", 0, 10, arguments={"dir": "numbers"})
-    assert "first.csv' cannot be written: " in told["error"]
+    assert "csv.dir='numbers' cannot be used, since " in told["error"]

@@ -3,13 +3,14 @@
 import itertools
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
 from shoal.ops import scores
-from shoal.reporting.loggers.follower import Follower
+from shoal.reporting.loggers.follower import Follower, Requested
 from shoal.reporting.loggers.logger import Logger
 from shoal.reporting.loggers.requests import LoggerFlags, check_loggers, companions_of
 from shoal.reporting.loggers.rows import Position, RowReader
@@ -88,7 +89,7 @@ class Directory:
 
 def follow(run, logger, *, is_killed=False, flushes=True, keys="shoal"):
     """Follow a run as one process does; one that is killed closes nothing."""
-    follower = Follower(run.path, "test:Recorder", logger, keys=keys)
+    follower = Follower(run.path, "test:Recorder", logger, Requested(keys=keys))
     with follower.opened():
         follower._flush_time = -math.inf if flushes else math.inf
         follower.send_new()
@@ -186,6 +187,27 @@ def test_a_changed_setting_begins_a_new_run_of_the_logger_with_all_rows(tmp_path
     assert steps(logger) == [0, 1, 0, 1, 2]
 
 
+def test_other_arguments_begin_anew_and_none_are_those_of_before(tmp_path):
+    run, logger = Directory(tmp_path / "run"), Recorder()
+    run.add(0)
+    renamed = Requested({"dir": "/numbers"}, "cleanrl")
+
+    def follow_as(requested):
+        requested = requested.or_saved(run.path, "test:Recorder")
+        follower = Follower(run.path, "test:Recorder", logger, requested)
+        with follower.opened():
+            follower.send_new()
+            follower.finish()
+        return requested
+
+    assert follow_as(renamed) == renamed
+    run.add(1)
+    assert follow_as(Requested()) == renamed  # as `shoal log RUN --logger NAME` does
+    assert steps(logger) == [0, 1] and "charts/episodic_return" in logger.received[1][2]
+    assert follow_as(Requested({"dir": "/others"})) == Requested({"dir": "/others"})
+    assert steps(logger) == [0, 1, 0, 1] and "train/episode_return" in logger.received[3][2]
+
+
 def test_a_shorter_run_begins_a_new_one_only_where_it_has_finished(tmp_path):
     run, logger = Directory(tmp_path / "run"), Recorder()
     for step in range(4):
@@ -246,6 +268,9 @@ def test_the_end_of_a_run_is_sent_once(tmp_path):
     assert Follower(run.path, "test:Recorder", logger).is_complete()
     run.add(128, kind="evaluation", name="return_mean")
     assert not Follower(run.path, "test:Recorder", logger).is_complete()
+    run.finish(128, return_mean=[5.0, 9.0])
+    follow(run, logger)
+    assert logger.files[3:] == [("policy", "best.safetensors", 128), ("picture", "learning_curve.png", 128)]
 
 
 def test_films_are_sent_when_they_are_there(tmp_path):
@@ -359,7 +384,10 @@ def test_a_reader_waits_for_whole_lines(tmp_path):
             r"logger_args='cvs.x=3' is of a logger that .*'csv'\?",
         ),
         (dict(logger=("csv",), logger_args=("x",)), r"logger_args='x' is not NAME.key=value, such as"),
-        (dict(wandb_entity="me"), r"logger_args='wandb.entity=me' .* add --logger wandb"),
+        (
+            dict(wandb_entity="me"),
+            r"wandb_project_name and wandb_entity have no effect without .*; add --track",
+        ),
     ],
 )
 def test_bad_flags_are_one_sentence(words, sentence):
@@ -370,6 +398,10 @@ def test_bad_flags_are_one_sentence(words, sentence):
 def test_bad_loggers_from_python_are_one_sentence():
     with pytest.raises(ShoalError, match="loggers=3 is neither a list of names nor arguments by name"):
         check_loggers(3)
+    with pytest.raises(ShoalError, match=r"loggers={'csv': 5} has no arguments by name"):
+        check_loggers({"csv": 5})
+    with pytest.raises(ShoalError, match=r"Recorder is a class; give its name, as in 'my_module:Recorder'"):
+        check_loggers([Recorder])
     with pytest.raises(ShoalError, match="keys='brax' of the logger csv is none of shoal, cleanrl"):
         check_loggers({"csv": {"keys": "brax"}})
 
@@ -384,7 +416,7 @@ def test_flags_become_arguments():
         "me",
     )
     found = {companion.name: dict(companion.request) for companion in companions_of(flags.loggers())}
-    assert found["csv"]["arguments"] == {"dir": "a=b"}
+    assert found["csv"]["arguments"] == {"dir": f"{os.getcwd()}/a=b"}
     assert found["my.module:Mine"]["arguments"] == {"tags": "x,y"}
     assert found["wandb"]["arguments"] == {"project": "project", "entity": "me"}
     assert {x["keys"] for x in found.values()} == {"cleanrl"}

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.imports import find_user_modules
 from shoal.base.user_errors import describe_error, reports_user_code, user_code_error
 from shoal.reporting.loggers import logger_names
-from shoal.reporting.loggers.follower import Follower
+from shoal.reporting.loggers.follower import Follower, Requested
 from shoal.reporting.loggers.logger import Logger
 
 LAST_SECONDS = 600.0  # that a logger may take after the run has ended, before its process is ended
@@ -53,7 +53,8 @@ def main() -> None:
 
 def _serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
     name = request["logger"]
-    logger = make_logger(name, request["arguments"])
+    requested = Requested(request["arguments"], request["keys"])
+    logger = make_logger(name, requested.arguments)
     tell(ready=name)
     told = sys.stdin.readline()
     if not told:
@@ -61,7 +62,9 @@ def _serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
     path = Path(json.loads(told)["run"])
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
-    follower = Follower(path, name, logger, keys=request["keys"], process=request["process"])
+    if (saved := requested.or_saved(path, name)) != requested:
+        requested, logger = saved, make_logger(name, saved.arguments)
+    follower = Follower(path, name, logger, requested, request["process"])
     with _printing_into(follower.log), follower.opened(PATIENCE_SECONDS) as place:
         if place:
             tell(note=f"{name}: {place}")
@@ -70,7 +73,7 @@ def _serve(request: dict[str, Any], tell: Callable[..., None]) -> None:
 
 
 @reports_user_code
-def make_logger(name: str, arguments: dict[str, str]) -> Logger:
+def make_logger(name: str, arguments: Mapping[str, str]) -> Logger:
     """Make a logger, and require what it needs.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.files import report_os_errors
-from shoal.reporting.loggers.logged_settings import file_name, folder, unused
+from shoal.reporting.loggers.logged_settings import check_folder, file_name, folder, unused
 from shoal.reporting.loggers.logger import LoggedRun, Logger, Series
 
 COLUMNS = ("series", "kind", "seed", "label", "step", "time", "name", "value")
@@ -25,6 +25,10 @@ class CsvLogger(Logger):
         self._directory = dir
         self._rows = io.StringIO()  # that are not in the file yet
         self._size = 0  # bytes of whole lines in the file
+
+    def check(self) -> None:
+        """Require the directory."""
+        check_folder("csv", self._directory)
 
     def open(self, run: LoggedRun, state: Any) -> str:
         """Cut the file to what was stored for certain; begin a new one where nothing was."""

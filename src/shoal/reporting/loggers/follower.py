@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -25,31 +25,55 @@ POLL_SECONDS = 0.5
 FLUSH_SECONDS = 3.0
 
 
+class Requested(NamedTuple):
+    """How a logger was asked for."""
+
+    arguments: Mapping[str, str] = {}  # of its class
+    keys: str = "shoal"  # whose names the numbers get, "shoal" or "cleanrl"
+
+    def or_saved(self, path: Path, name: str) -> "Requested":
+        """Return it, or where it says nothing how the run was logged before."""
+        file = state_file(path, name)
+        saved = read_json(file).get("requested") if self == Requested() and file.is_file() else None
+        return Requested(**saved) if saved else self
+
+
+def state_file(path: Path, name: str) -> Path:
+    """Return the file with the state of a logger of a run."""
+    return path / LOGGERS / f"{name.replace(':', '-').replace('/', '-')}.json"
+
+
 class Follower:
     """Sends the rows and files of a run to a logger, from where an earlier process ended.
 
     Args:
       path: the run's directory.
       name: of the logger; its state is `loggers/NAME.json`.
-      keys: whose names the numbers get, "shoal" or "cleanrl".
+      requested: how the logger was made.
       process: the number of the process that trains, if one does.
     """
 
     def __init__(
-        self, path: Path, name: str, logger: Logger, *, keys: str = "shoal", process: int | None = None
+        self,
+        path: Path,
+        name: str,
+        logger: Logger,
+        requested: Requested | None = None,
+        process: int | None = None,
     ):
         self._path, self._name, self._logger = path, name, logger
+        self._requested = requested or Requested()
+        keys = self._requested.keys
         self._config = read_json(path / CONFIG)
         self._members = members_of_config(self._config)
         names = CLEANRL_NAMES if keys == "cleanrl" else {}
         further = cleanrl_names(self._config) if keys == "cleanrl" else {}
         self._run = LoggedRun(path, self._config, series_of(self._config), process, further)
         self._aggregation = Aggregation(self._members, self._run.series, names)
-        self._folder = path / LOGGERS
-        self._folder.mkdir(exist_ok=True)
-        stem = name.replace(":", "-").replace("/", "-")  # of `module:Name`
-        self._file, self.log = self._folder / f"{stem}.json", self._folder / f"{stem}.log"
-        self._lock = FileLock(self._folder / f".{stem}.lock", preserve_lock_file=True)
+        self._file = state_file(path, name)
+        self._file.parent.mkdir(exist_ok=True)
+        self.log = self._file.with_suffix(".log")
+        self._lock = FileLock(self._file.with_name(f".{self._file.stem}.lock"), preserve_lock_file=True)
         self._reader = RowReader(path / METRICS)
         self._state = self._new_state()
         self._position = Position()  # of the rows that were read
@@ -58,7 +82,7 @@ class Follower:
         self._group: list[dict[str, Any]] = []  # rows of the point that is being read
         self._unsettled: collections.deque[tuple[float, Position]] = collections.deque()
         self._flush_time = 0.0
-        self.rows_sent = 0  # by this process
+        self.rows_sent = self.files_sent = 0  # by this process
 
     @contextlib.contextmanager
     def opened(self, patience: float = 0.0) -> Iterator[str]:
@@ -83,20 +107,28 @@ class Follower:
 
     def _saved_state(self) -> dict[str, Any]:
         saved = read_json(self._file) if self._file.is_file() else {}
-        is_same = (saved.get("schema"), saved.get("settings")) == (SCHEMA, settings_hash(self._config))
-        return saved if is_same else self._new_state()
+        new = self._new_state()
+        is_same = all(saved.get(name) == new[name] for name in ("schema", "settings", "requested"))
+        return saved if is_same else new
 
     def _new_state(self) -> dict[str, Any]:
         """Return the state of a run of which nothing was sent."""
         start = {"place": "", **Position()._asdict(), "files": [], "state": None, "finished": False}
-        return {"schema": SCHEMA, "settings": settings_hash(self._config), **start}
+        requested = self._requested._asdict()
+        return {
+            "schema": SCHEMA,
+            "settings": settings_hash(self._config),
+            "requested": {**requested, "arguments": dict(requested["arguments"])},
+            **start,
+        }
 
     def is_complete(self) -> bool:
         """Report whether an earlier process has sent a finished run to its end."""
         state, position = self._saved_state(), Position()
         for row in RowReader(self._path / METRICS).new_rows()[0]:
             position = position.after(row)
-        has_films = all(_file_key(self._path, "film", film) in state["files"] for film in self._films())
+        names = [_file_key(self._path, "film", film, int(film.stem)) for film in self._films()]
+        has_films = set(names) <= set(state["files"])
         return bool(state["finished"]) and has_films and position == (state["rows"], state["sha256"])
 
     def _open(self) -> str:
@@ -188,10 +220,11 @@ class Follower:
 
     def _add_file(self, kind: str, path: Path, step: int) -> None:
         """Send a file, once."""
-        name = _file_key(self._path, kind, path)
+        name = _file_key(self._path, kind, path, step)
         if name in self._state["files"] or not path.is_file():
             return
         self._logger.add_file(kind, path, step)
+        self.files_sent += 1
         self._state["files"].append(name)
 
     def flush(self) -> None:
@@ -228,9 +261,9 @@ class Follower:
             self._add_file("picture", picture, step)
 
 
-def _file_key(run_path: Path, kind: str, path: Path) -> str:
-    """Return the name of a file that was sent, in a state."""
-    return f"{kind}:{path.relative_to(run_path)}"
+def _file_key(run_path: Path, kind: str, path: Path, step: int) -> str:
+    """Return the name of a file that was sent, in a state; that of a longer run is another one."""
+    return f"{kind}:{path.relative_to(run_path)}:{step}"
 
 
 def _file_name(name: str) -> str:

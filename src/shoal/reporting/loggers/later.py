@@ -8,7 +8,7 @@ from shoal.base.user_errors import reports_user_code
 from shoal.disk.lock import is_held
 from shoal.reporting import records
 from shoal.reporting.loggers.child import make_logger
-from shoal.reporting.loggers.follower import Follower
+from shoal.reporting.loggers.follower import Follower, Requested
 from shoal.reporting.loggers.requests import arguments_of, keys_of
 from shoal.reporting.run_record import RunRecord
 
@@ -18,7 +18,7 @@ def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
     """Send to a logger what it lacks of a run, or of all runs of a sweep; one that trains is followed to its end.
 
     Args:
-      own: the logger's arguments.
+      own: the logger's arguments; none takes those by which the run was logged before.
     Returns:
       a line about each run.
     Raises:
@@ -31,11 +31,12 @@ def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _send_run(path: Path, name: str, own: Mapping[str, Any]) -> str:
-    logger = make_logger(name, arguments_of(own))
-    follower = Follower(path, name, logger, keys=keys_of(own))
+    requested = Requested(arguments_of(own), keys_of(own)).or_saved(path, name)
+    follower = Follower(path, name, make_logger(name, requested.arguments), requested)
     if follower.is_complete():
         return "all was sent before"
     with follower.opened() as place:
         follower.follow(lambda: not is_held(path), lambda text: None)
         follower.finish()
-    return f"{follower.rows_sent:,} rows sent{place and f'; {place}'}"
+    sent = f"{follower.rows_sent:,} rows and {follower.files_sent} files sent"
+    return f"{sent}{place and f'; {place}'}"

@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -108,6 +109,19 @@ def file_name(text: str) -> str:
 def folder(run: LoggedRun, name: str, directory: str) -> Path:
     """Return the directory for what a logger writes: within the run's, or one that the user names."""
     return user_path(directory, f"{name}.dir") if directory else run.path / FOLDER / name
+
+
+def check_folder(name: str, directory: str) -> None:
+    """Require that the directory that a user names for a logger, if one is named, can be made and written to.
+
+    Raises:
+      LoggerError: it cannot.
+    """
+    path = user_path(directory, f"{name}.dir").absolute()
+    existing = next(x for x in (path, *path.parents) if x.exists())
+    if directory and not (existing.is_dir() and os.access(existing, os.W_OK)):
+        why = "cannot be written to" if existing.is_dir() else "is no directory"
+        raise LoggerError(f"{name}.dir={directory!r} cannot be used, since {str(existing)!r} {why}.")
 
 
 def unused(path: Path, is_used: Callable[[Path], bool]) -> Path:

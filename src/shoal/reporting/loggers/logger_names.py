@@ -23,6 +23,11 @@ def check_name(name: Any) -> None:
     Raises:
       ShoalError: it is neither.
     """
+    if isinstance(name, type):
+        raise ShoalError(
+            f"the logger {name.__name__} is a class; give its name, as in 'my_module:{name.__name__}', since another "
+            "process imports it: its module must not be the script itself."
+        )
     if not isinstance(name, str) or (":" not in name and name not in LOGGERS):
         hint = nearest(str(name), LOGGERS)
         raise ShoalError(f"logger={name!r} is none of {', '.join(LOGGERS)}, nor module:Name{hint}.")

@@ -58,9 +58,9 @@ class MlflowLogger(Logger):
         ids = (state or {}).get("ids", {})
         main = main_series(run)
         self._ids = {main.name: ids.get(main.name) or self._create(experiment, main, {})}
-        for series in run.series:
-            tags = {PARENT: self._ids[main.name]}
-            self._ids.setdefault(series.name, ids.get(series.name) or self._create(experiment, series, tags))
+        tags = {PARENT: self._ids[main.name]}
+        for series in (x for x in run.series if x != main):
+            self._ids[series.name] = ids.get(series.name) or self._create(experiment, series, tags)
         for number in self._ids.values():
             self._client.update_run(number, status="RUNNING")
         if uri.startswith("http"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.files import user_path
 from shoal.reporting.loggers import logger_names
 from shoal.show.companions import Companion
 
@@ -28,6 +29,8 @@ def check_loggers(loggers: Any) -> Loggers:
     named = loggers if isinstance(loggers, Mapping) else {name: {} for name in loggers}
     for name, own in named.items():
         logger_names.check_name(name)
+        if not isinstance(own, Mapping):
+            raise ShoalError(f"loggers={{{name!r}: {own!r}}} has no arguments by name; give some or {{}}.")
         if (keys := keys_of(own)) not in KEYS:
             raise ShoalError(f"keys={keys!r} of the logger {name} is none of {', '.join(KEYS)}.")
     return named
@@ -38,14 +41,17 @@ def companions_of(loggers: Loggers) -> tuple[Companion, ...]:
     found = []
     for name, own in loggers.items():
         request = {"logger": name, "arguments": arguments_of(own), "keys": keys_of(own)}
-        later = f"shoal log {{path}} --logger {name}"
+        later = f"`shoal log {{path}} --logger {name}` sends what is missing"
         found.append(Companion(name, "shoal.reporting.loggers.child", request, later))
     return tuple(found)
 
 
 def arguments_of(own: Mapping[str, Any]) -> dict[str, str]:
     """Return the arguments of a logger's class as words; a list is joined by commas."""
-    return {key: _word(value) for key, value in own.items() if key != "keys"}
+    words = {key: _word(value) for key, value in own.items() if key != "keys"}
+    if "dir" in words:  # which must be the same one from another directory
+        words["dir"] = str(user_path(words["dir"], "dir").absolute())
+    return words
 
 
 def keys_of(own: Mapping[str, Any]) -> str:
@@ -84,6 +90,10 @@ class LoggerFlags:
         names = [*self.logger, *(["wandb"] if self.track and "wandb" not in self.logger else [])]
         found: dict[str, dict[str, Any]] = {name: {"keys": self.logger_keys} for name in names}
         of_wandb = {"project": self.wandb_project_name, "entity": self.wandb_entity}
+        if any(of_wandb.values()) and "wandb" not in found:
+            raise ShoalError(
+                "wandb_project_name and wandb_entity have no effect without the logger wandb; add --track."
+            )
         words = [f"wandb.{name}={value}" for name, value in of_wandb.items() if value]
         for word in [*words, *self.logger_args]:
             target, separator, value = word.partition("=")

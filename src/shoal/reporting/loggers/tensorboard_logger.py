@@ -10,6 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from shoal.reporting.loggers.logged_settings import (
     as_text,
+    check_folder,
     file_name,
     finite,
     flat_settings,
@@ -41,7 +42,8 @@ class TensorBoardLogger(Logger):
         self._directory = dir
 
     def check(self) -> None:
-        """Require TensorBoard."""
+        """Require TensorBoard, and the directory."""
+        check_folder("tensorboard", self._directory)
         require_package("tensorboard", oldest=OLDEST)
 
     def open(self, run: LoggedRun, state: Any) -> str:

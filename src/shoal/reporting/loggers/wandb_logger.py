@@ -9,6 +9,7 @@ from shoal.base.errors import nearest
 from shoal.reporting.loggers.logged_settings import (
     FOLDER,
     as_text,
+    check_folder,
     finite,
     flat_settings,
     folder,
@@ -72,6 +73,7 @@ class WandbLogger(Logger):
 
     def check(self) -> None:
         """Require the package, and a key where the mode needs one."""
+        check_folder("wandb", self._directory)
         wandb = require_package("wandb", oldest=OLDEST)
         settings = wandb.setup().settings
         mode = self._mode or settings.mode
