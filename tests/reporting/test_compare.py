@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from matplotlib.image import imread
 from shoal.base.errors import ShoalError
 from shoal.cli import compare as command
 from shoal.ops import comparisons, scores
-from shoal.reporting import compare_plots
+from shoal.reporting import compare_inputs
 from shoal.reporting.compare import compare, read_comparison
 from shoal.show import figures
 
@@ -69,12 +70,23 @@ def test_a_run_that_is_named_twice_is_compared_with_itself(write_run):
     result = compare([a, a, a])
     assert [row["name"] for row in result["rows"]] == ["a", "a (2)", "a (3)"]
     assert "named twice" in notes_of(result) and "pointwise" in notes_of(result)
+    (a.parent / "link").symlink_to(a)
+    assert "named twice" in notes_of(compare([a, a.parent / "link"]))
     assert {row["improvement"]["value"] for row in result["rows"][1:]} == {0.5}
 
 
 def test_names_are_paths_where_directories_are_named_alike(write_run):
     paths = [write_run("x/run", GOOD), write_run("y/run", GOOD)]
     assert [row["name"] for row in compare(paths)["rows"]] == list(map(str, paths))
+
+
+def test_names(write_run, write_sweep, monkeypatch):
+    run = write_sweep("s") / "runs" / "000"
+    a, b = write_run("a", GOOD), write_run("b\nc", GOOD)
+    monkeypatch.chdir(a)
+    result = compare([".", b, f"{run}:0 a"])
+    assert [row["name"] for row in result["rows"]] == ["a", "b c", "000:0 a"]
+    assert [row["name"] for row in compare({"x\ny": a, "z": b})["rows"]] == ["x y", "z"]
 
 
 def test_ties_are_half_an_improvement(write_run):
@@ -90,7 +102,7 @@ def test_few_seeds_have_points_alone(write_run, count):
     assert all(x["value"] is not None and x["interval"] is None for x in parts)
     assert other["difference"]["interval"] is None and other["improvement"]["interval"] is None
     assert other["iqm"]["interval"] is not None
-    assert f"no interval from {count} seed" in notes_of(result) and "from 5 seeds" in notes_of(result)
+    assert f"no interval from {count} seed" in notes_of(result) and "at 5 seeds" in notes_of(result)
 
 
 def test_a_failed_seed_loses(write_run):
@@ -139,6 +151,9 @@ def test_metrics_and_runs_without_them(write_run, tmp_path):
     assert unbounded == {"value": None, "interval": None, "why": "no bounds"}
     with pytest.raises(ShoalError, match=r"no metric 'scores'; did you mean 'score'\?"):
         compare([a, b], metric="scores")
+    for name in ("seed", "step", "updates", "time", "train_seconds", "label", "kind", "foo"):
+        with pytest.raises(ShoalError, match=f"no metric '{name}'; it has return_mean, score"):
+            compare([a, b], metric=name)
     without = write_run("c", GOOD, finished=False, run={"eval_every": "never"})
     (without / "metrics.jsonl").write_text("")
     with pytest.raises(ShoalError, match=r"c' has no evaluations \(eval_every='never'\)"):
@@ -155,8 +170,13 @@ def test_too_few_runs(write_run):
     for runs in ([], [write_run("a", GOOD)], {"a": [write_run("b", GOOD)]}):
         with pytest.raises(ShoalError, match="two runs or more"):
             compare(runs)
+    c, d = write_run("c", GOOD), write_run("d", GOOD)
+    with pytest.raises(ShoalError, match="there is one group, 'a', and a comparison takes two"):
+        compare({"a": [c, d]})
+    with pytest.raises(ShoalError, match="the group 'x' has no run"):
+        compare({"x": [], "a": c, "b": d})
     with pytest.raises(ShoalError, match="no run directory"):
-        compare([write_run("c", GOOD), "nowhere"])
+        compare([c, "nowhere"])
     with pytest.raises(ShoalError, match="not a list of runs"):
         compare("runs/a")
 
@@ -182,7 +202,9 @@ def test_runs_that_are_evaluated_differently_are_refused(write_run, config, sent
     b = write_run("b", GOOD, run=run | config.get("run", {}), config=common | config.get("config", {}))
     with pytest.raises(ShoalError, match=f"not evaluated alike: {sentence}; --anyway"):
         compare([a, b])
-    assert compare([a, b], anyway=True)["rows"][1]["improvement"]["value"] == 0.5
+    result = compare([a, b], anyway=True)
+    assert result["rows"][1]["improvement"]["value"] == 0.5
+    assert re.search(f"are not evaluated alike: {sentence}$", result["notes"][0])
 
 
 @pytest.fixture
@@ -245,7 +267,7 @@ def test_groups_that_do_not_fit_are_refused(four, write_run):
 def test_bounds_are_checked_and_declared(four, tmp_path, monkeypatch):
     with pytest.raises(ShoalError, match="no run; did you mean 'CartPole-v1'"):
         compare(four, bounds={"CartPole-v0": (0, 1)})
-    for pair in ((1, 0), (0, math.inf), (0,), "ab"):
+    for pair in ((1, 0), (0, math.inf), (0,), "ab", "05", (False, 1), 3):
         with pytest.raises(ShoalError, match="are not a low and a higher finite number"):
             compare(four, bounds={"CartPole-v1": pair})
     from shoal.envs import registry
@@ -254,6 +276,21 @@ def test_bounds_are_checked_and_declared(four, tmp_path, monkeypatch):
     assert compare(four)["bounds"] == {name: list(pair) for name, pair in BOUNDS.items()}
     with pytest.raises(ShoalError, match="declares no score_bounds"):
         compare(four, metric="score")  # of which declared bounds are not
+
+
+def test_declared_bounds_are_of_the_default_parameters(four, write_run):
+    def of(**parameters):
+        return {"environment": {"name": "CartPole-v1", "parameters": parameters}}
+
+    usual = write_run("a", GOOD, config=of(gravity=9.8, max_episode_steps=500))
+    assert compare([usual, usual])["bounds"] == {"CartPole-v1": [22.0, 500.0]}
+    short = write_run("b", GOOD, config=of(gravity=9.8, max_episode_steps=100))
+    result = compare([short, short])
+    assert result["bounds"] is None and result["rows"][0]["optimality_gap"]["why"] == "no bounds"
+    assert "a run has max_episode_steps=100; --bounds CartPole-v1=LOW:HIGH" in notes_of(result)
+    assert compare([short, short], bounds={"CartPole-v1": (0, 100)})["notes"] == result["notes"][1:]
+    with pytest.raises(ShoalError, match="a run has max_episode_steps=100; give --bounds CartPole-v1="):
+        compare([short, *four[1:]], bounds={"MiniGrid-Empty-5x5": (0, 1)}, anyway=True)
 
 
 def test_an_environment_declares_its_bounds(monkeypatch):
@@ -285,6 +322,9 @@ def test_a_sweep_enters_by_its_confirmation(write_run, write_sweep):
     assert result["rows"][1]["iqm"]["interval"] is None
     assert "was chosen by the scores of these very seeds; --confirm-seeds" in notes_of(result)
     assert compare([sweep, f"{sweep}:1 b"])["rows"][1]["runs"][0]["scores"] == [1.0, 11.0]
+    for path in (sweep, sweep / "runs" / "000"):  # only the best one was chosen
+        assert "was chosen" not in notes_of(compare([sweep / "runs" / "000:1 b", f"{path}:1 b"]))
+        assert "0 a was chosen by the scores of these" in notes_of(compare([f"{path}:1 b", f"{path}:0 a"]))
     with pytest.raises(ShoalError, match=r"has no setting '1 a'; did you mean"):
         compare([sweep, f"{sweep}:1 a"])
     with pytest.raises(ShoalError, match="has no best setting"):
@@ -298,6 +338,60 @@ def test_a_run_of_several_settings_is_compared_by_one(write_run, write_sweep):
     assert compare([f"{run}:0 a", f"{run}:1 b"])["rows"][1]["runs"][0]["scores"] == [1.0, 11.0]
     with pytest.raises(ShoalError, match="has no setting 'x'"):
         compare([f"{run}:0 a", f"{run}:x"])
+
+
+def test_a_label_may_have_colons(write_run):
+    variants = [{"label": "a:b=c", "settings": {}}, {"label": "x", "settings": {}}]
+    run = write_run("r:1", finished=False, config={"variants": variants})
+    assert command.runs_of([f"{run}:a:b=c"]) == [f"{run}:a:b=c"]
+    assert compare_inputs.split_label(f"{run}:a:b=c") == (str(run), "a:b=c")
+    assert compare_inputs.split_label(str(run)) == (str(run), "")
+
+
+def write_halved(write_run):
+    """A run in which halving stopped the setting b after 100 of 200 steps, and one seed of a failed."""
+    variants = [{"label": label, "settings": {}} for label in "ab"]
+    absolute = {"returns": [9.0, None, 9.0, None, None, None], "iqm": None, "interval": None}
+    run = write_run(
+        "h",
+        (1.0, 2.0, 3.0),
+        config={"variants": variants, "halving": {"factor": 2}},
+        summary={
+            "absolute": absolute,
+            "final": absolute,
+            "failed": [{"seed": 1, "label": "a", "update": 1, "last_policy_step": 0}],
+        },
+    )
+    rows = [
+        {
+            "kind": "evaluation",
+            "step": step,
+            "updates": step // 100,
+            "time": 1e9,
+            "seed": seed,
+            "label": label,
+            "return_mean": None if step > end or (label == "a" and seed == 1 and step) else step + seed,
+        }
+        for step in (0, 100, 200)
+        for label, end in (("a", 200), ("b", 100))
+        for seed in range(3)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    return run
+
+
+def test_a_setting_that_halving_stopped_did_not_fail(write_run):
+    run, a = write_halved(write_run), write_run("a", GOOD)
+    result = compare([a, f"{run}:b"], target=101.0, consecutive=1)
+    row = result["rows"][1]
+    assert row["failed"] == 0 and row["runs"][0]["scores"] == [100, 101, 102] and result["metric"] == "final"
+    assert "h:b was stopped by halving after 100 steps, and counts by its last evaluation" in notes_of(result)
+    assert row["runs"][0]["steps_per_seed"] == row["steps_to_score"]["CartPole-v1"]["until"] == 100
+    assert row["steps_to_score"]["CartPole-v1"]["steps"] == [math.inf, 100, 100]
+    result = compare([a, f"{run}:a"])
+    assert result["metric"] == "absolute" and "halving" not in notes_of(result)
+    assert result["rows"][1]["runs"][0]["scores"] == [9, -math.inf, 9]
+    assert result["rows"][1]["runs"][0]["failed"] == [1]
 
 
 def test_members_that_copy_each_other_have_no_interval(write_run):
@@ -315,11 +409,45 @@ def test_steps_to_a_score(write_run):
     row = compare(runs, target=2.0, consecutive=1)["rows"][1]["steps_to_score"]["CartPole-v1"]
     assert row["steps"] == [math.inf, 100, 100, 100, 100]
     assert "> 200" in text_of(compare(runs, target=100.0))
-    for bad in (math.nan, math.inf, "x"):
+    assert (
+        compare(runs, target=np.float32(2.0)) == compare(runs, target=np.int64(2)) == compare(runs, target=2)
+    )
+    for bad in (math.nan, math.inf, "x", True, np.bool_(True)):
         with pytest.raises(ShoalError, match="is not a finite number"):
             compare(runs, target=bad)
     with pytest.raises(ShoalError, match="consecutive=0"):
         compare(runs, target=1.0, consecutive=0)
+    with pytest.raises(ShoalError, match="consecutive=4 is more than the evaluations"):
+        compare(runs, target=1.0, consecutive=4)
+
+
+def test_nothing_is_said_of_steps_beyond_the_end_of_a_run(write_run, drawn, tmp_path):
+    """The first run ends at 170 steps, and the next point of the grid is 200: its last evaluation stands there."""
+    short, a = write_run("s", GOOD), write_run("a", GOOD)
+    file = short / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"step": 200', '"step": 170'))
+    result = compare(
+        [short, a], target=4.0, consecutive=1, plot=tmp_path / "x.png", export=tmp_path / "x.json"
+    )
+    first, other = (row["steps_to_score"]["CartPole-v1"] for row in result["rows"])
+    assert first["steps"] == [math.inf] * 3 + [170, 170] and first["until"] == 170
+    assert first["value"] == math.inf  # as of five seeds that were all observed until 170
+    assert other["steps"] == [math.inf] * 3 + [200, 200]
+    ends = [line.get_xdata()[-1] for line in drawn[0].axes[0].lines[:2]]
+    assert ends == [170, 200]
+    content = json.loads((tmp_path / "x.json").read_text())["shoal"]["CartPole-v1"]
+    assert [content[name]["seed_0"]["step_2"]["step_count"] for name in ("s", "a")] == [170, 200]
+    low, high = first["interval"]
+    assert low == 170 and high == math.inf
+
+
+def test_failed_seeds_are_counted_by_environment(write_run):
+    runs = [write_run(f"p{k}", GOOD, config=(EMPTY if k else {}), failed=[0] * k) for k in (0, 1)]
+    runs += [write_run(f"d{k}", GOOD, config=(EMPTY if k else {}) | DQN) for k in (0, 1)]
+    result = compare(runs, bounds=BOUNDS, target=9.0, consecutive=1)
+    found = result["rows"][0]["steps_to_score"]
+    assert [found[name]["failed"] for name in BOUNDS] == [0, 1] and result["rows"][0]["failed"] == 1
+    assert text_of(result).count("> 200 (1 failed)") == 1
 
 
 @pytest.fixture
@@ -341,7 +469,7 @@ def test_the_picture_has_the_numbers(write_run, drawn, tmp_path):
     steps, values = curve.lines[0].get_data()
     np.testing.assert_allclose(steps, [0, 100, 200])
     np.testing.assert_allclose(values, [0, 1.5, 3.0])
-    assert [line.get_label() for line in curve.lines[:3]] == ["a", "b (1 failed)", "c"]
+    assert [line.get_label() for line in curve.lines[:3]] == [" a", " b (1 failed)", " c"]
     assert len(bands(curve)) == 2 and len(bands(profile)) == 2  # none of four seeds
     np.testing.assert_allclose(reached.lines[0].get_ydata(), [0, 0.4, 0.8])
     thresholds, share = profile.lines[1].get_data()
@@ -356,6 +484,34 @@ def test_curves_are_drawn_where_every_run_has_points(write_run, drawn, tmp_path)
     compare([write_run("a", GOOD), short], plot=tmp_path / "x.png")
     for line in drawn[0].axes[0].lines:
         np.testing.assert_array_equal(line.get_xdata(), [0, 100])
+
+
+def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
+    saved, save = [], figures.save
+    monkeypatch.setattr(figures, "save", lambda figure, path: saved.append(figure) or save(figure, path))
+    names = ("_new", r"a$\frac{$")
+    compare(dict(zip(names, [write_run("a"), write_run("b")], strict=True)), plot=tmp_path / "x.png")
+    for axes in saved[0].axes:
+        assert [text.get_text().strip() for text in axes.get_legend().get_texts()] == list(names)
+
+
+def test_one_evaluation_before_the_first_step_is_drawn_within_the_axes(write_run, drawn, tmp_path):
+    one = write_run("a", GOOD, finished=False)
+    lines = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (one / "metrics.jsonl").write_text("".join(x for x in lines if json.loads(x)["step"] == 0))
+    compare([one, write_run("b", GOOD)], plot=tmp_path / "x.png")
+    curve = drawn[0].axes[0]
+    assert list(curve.get_xticks()) == [0] and curve.get_xlim() == (-1, 1)
+
+
+def test_a_damaged_summary_is_named(write_run):
+    damaged, a = write_run("b", GOOD), write_run("a", GOOD)
+    content = json.loads((damaged / "summary.json").read_text())
+    cases = [(part, "absolute") for part in ("x", 3, {"iqm": 1}, {"returns": [1.0]}, {"returns": ["x"] * 5})]
+    for part, metric in (*cases, ("x", "final")):
+        (damaged / "summary.json").write_text(json.dumps(content | {"absolute": part}))
+        with pytest.raises(ShoalError, match=r"b/summary\.json is damaged"):
+            compare([a, damaged], metric=metric)
 
 
 def test_the_picture_of_several_environments(four, drawn, tmp_path):
@@ -374,6 +530,10 @@ def test_files_are_written_once(write_run, tmp_path):
     for name in ("plot", "export"):
         with pytest.raises(ShoalError, match=f"{name}=.* exists already"):
             compare(runs, **{name: tmp_path / "x.png"})
+    with pytest.raises(ShoalError, match="plot and export are the same file"):
+        compare(runs, plot=tmp_path / "y.png", export=tmp_path / "." / "y.png")
+    with pytest.raises(ShoalError, match=r"does not end in \.png, .* try '.*y\.png'"):
+        compare(runs, plot=tmp_path / "y.pdf")
     with pytest.raises(ShoalError, match="there is no directory"):
         compare(runs, plot=tmp_path / "no" / "x.png")
     failed = write_run("c", BETTER, failed=[0])
@@ -421,6 +581,11 @@ def test_the_command(write_run, capsys, tmp_path, monkeypatch):
         command.main([*paths, "--targt", "3"])
 
 
+def test_few_seeds_are_said_once(write_run):
+    result = compare([write_run("a", GOOD), write_run("b", (*GOOD, 6.0))])
+    assert notes_of(result).count("bootstrap intervals from fewer than 10 seeds") == len(result["notes"]) == 1
+
+
 def test_many_seeds(write_run):
     many = write_run("many", tuple(np.random.default_rng(0).normal(size=256)))
     result = compare([many, write_run("b", tuple(np.random.default_rng(1).normal(1.0, size=10)))], target=0.5)
@@ -433,4 +598,4 @@ def test_what_train_returns_can_be_compared(real_run):
     assert result["rows"][1]["improvement"]["value"] == 0.5
     comparison = read_comparison([real_run, real_run])
     assert comparison.rows[0].entries[0].evaluation["env.gravity"] == pytest.approx(9.8)
-    assert compare_plots.PALETTE[0] == figures.COLOUR
+    assert compare_inputs.changed_parameters(comparison.rows[0].entries[0]) == []

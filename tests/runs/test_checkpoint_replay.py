@@ -1,5 +1,7 @@
 """Checkpoints with a replay and without it: what is copied, what is resumed, and what a policy is loaded from."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -187,7 +189,10 @@ def test_no_ring_is_copied_at_a_better_evaluation_and_the_newest_checkpoint_has_
     def submitted(self, steps, leaves, record):
         written.append((steps, RING in leaves))
         submit(self, steps, leaves, record)
+        while self._writer.busy:  # however slow the disk is
+            time.sleep(0.01)
 
+    monkeypatch.setattr(checkpointing, "REST", 0)
     monkeypatch.setattr(checkpointing, "copy_to_host", counted)
     monkeypatch.setattr(RunSupervisor, "_submit", submitted)
     iqm = lambda history: -float(abs(history.updates - 4))  # noqa: E731

@@ -87,7 +87,11 @@ def test_films_are_made_beside_a_run(tmp_path):
     [
         ("CartPole-v1", {"film_every": -5}, "film_every=-5"),
         ("CartPole-v1", {"film_every": 100, "checkpoints": False}, "film_every=100 needs checkpoints, which"),
-        ("MemoryChain-v0", {"film_every": 100}, "film_every=100 has no effect: MemoryChain-v0 has no method render"),
+        (
+            "MemoryChain-v0",
+            {"film_every": 100},
+            "film_every=100 has no effect: MemoryChain-v0 has no method render",
+        ),
     ],
 )
 def test_what_cannot_be_filmed_is_refused(environment, settings, sentence, tmp_path):

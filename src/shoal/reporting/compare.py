@@ -58,7 +58,7 @@ def compare(
     files = [_new_file(name, path) for name, path in (("plot", plot), ("export", export))]
     if files[0] is not None and files[0].suffix.lower() != ".png":
         raise ShoalError(
-            f"plot={str(plot)!r} does not end in .png, and a PNG is written; try {str(plot) + '.png'!r}"
+            f"plot={str(plot)!r} does not end in .png, and a PNG is written; try {str(files[0].with_suffix('.png'))!r}"
         )
     if files[0] is not None and files[1] is not None and files[0].resolve() == files[1].resolve():
         raise ShoalError(f"plot and export are the same file, {str(plot)!r}; give each its own")

@@ -168,7 +168,8 @@ def _draw(axes: Any, rows: Sequence[Row], lines: Sequence[Curve], **style: Any) 
         marker = "o" if np.isfinite(shown).sum() < 2 else None
         failed = f" ({row.failures} failed)" if row.failures else ""
         label = f" {row.name}{failed}"  # matplotlib hides labels that begin with "_"
-        axes.plot(line.x, shown, dash, color=colour, linewidth=2, marker=marker, label=label, **style)
+        line_style = {"color": colour, "linewidth": 2, "marker": marker, "clip_on": marker is None, **style}
+        axes.plot(line.x, shown, dash, label=label, **line_style)
         has_band = np.isfinite(line.low) & np.isfinite(line.high)
         if has_band.any():
             axes.fill_between(

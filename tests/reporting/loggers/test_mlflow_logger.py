@@ -62,10 +62,11 @@ def test_the_status_says_how_a_run_ended(log, runs, result, status):
     assert runs("fish")[1]["trout"].info.status == "RUNNING"
 
 
-def test_a_changed_setting_begins_a_new_run(log):
-    first = log("mlflow", 0, 10)
-    changed = log("mlflow", 10, 20, state=first["state"], algorithm={"learning_rate": 0.5})
-    assert changed["state"]["ids"] != first["state"]["ids"]
+def test_each_series_has_one_run(log, runs):
+    log("mlflow", 0, 10, members=2)
+    client, found = runs()
+    stored = client.search_runs([found["first"].info.experiment_id])
+    assert len(stored) == 3 and {x.info.status for x in stored} == {"KILLED"}
 
 
 def test_cuts_long_settings_and_logs_files(log, runs, pictures):
