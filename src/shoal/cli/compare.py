@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from shoal import api
@@ -78,7 +78,7 @@ def runs_of(words: Sequence[str]) -> list[str] | dict[str, list[str]]:
     plain = []
     for word in words:
         name, separator, path = word.partition("=")
-        if separator and name and not Path(split_label(word)[0]).expanduser().exists() and "/" not in name:
+        if separator and name and not os.path.exists(split_label(word)[0]) and "/" not in name:
             groups.setdefault(name, []).append(path)
         else:
             plain.append(word)

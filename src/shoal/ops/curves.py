@@ -26,6 +26,9 @@ def common_grid(steps: Sequence[np.ndarray]) -> np.ndarray:
 def on_grid(grid: np.ndarray, steps: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Read a run's evaluations on a grid: at each point the last one since the point before; nothing is extrapolated.
 
+    The first point after the end of a run may so have its last evaluation, and stands for the step of that one:
+    `min(grid, steps[-1])` are the steps of the values.
+
     Args:
       grid: [G]; steps: [P], both ascending.
       values: [P, members].

@@ -185,7 +185,7 @@ def _groups(
 def _short_names(paths: Sequence[str]) -> list[str]:
     """Return a name for each path: its last part, where that tells it apart, and a number for equal ones."""
     parts = [inputs.split_label(path) for path in paths]
-    last = [Path(os.path.abspath(Path(run).expanduser())).name + f":{x}" * bool(x) for run, x in parts]
+    last = [os.path.basename(os.path.abspath(run)) + f":{x}" * bool(x) for run, x in parts]
     short = len(set(last)) == len(set(paths))
     names: list[str] = []
     for k, path in enumerate(paths):

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,8 @@ def _source(path: str) -> Source:
 def split_label(path: str) -> tuple[str, str]:
     """Split PATH:LABEL at the first colon after the name of a run or sweep; both names may have colons."""
     ends = [k for k, letter in enumerate(path) if letter == ":"]
-    for end in () if Path(path).expanduser().exists() else ends:
-        if any((Path(path[:end]).expanduser() / name).is_file() for name in (CONFIG, SWEEP)):
+    for end in () if os.path.exists(path) else ends:
+        if any(os.path.isfile(os.path.join(path[:end], name)) for name in (CONFIG, SWEEP)):
             return path[:end], path[end + 1 :]
     return path, ""
 
