@@ -28,7 +28,7 @@ SHUFFLED = 32_768
 SUPPORT = np.linspace(-10, 10, ATOMS, dtype=np.float32)
 FRACTIONS = np.linspace(0.01, 0.99, ATOMS, dtype=np.float32)
 OF_STREAMS = ("returns", "vtrace", "off_policy")
-ON_THE_HOST = ("scores",)
+ON_THE_HOST = ("scores", "comparisons", "curves")
 
 
 class Case(NamedTuple):
@@ -333,15 +333,22 @@ def method_case(name: str, pool: Pool) -> Case:
 
 def host_case(name: str, pool: Pool) -> Case:
     """Scores of ten seeds on five tasks (or of ten settings with five seeds), in NumPy, against NumPy's mean."""
-    scores = pool.random.normal(size=(10, 5))
-    argument: Any = (
-        {str(k): row for k, row in enumerate(scores)} if name == "scores.rank_settings" else scores
-    )
+    scores, points, function = pool.random.normal(size=(10, 5)), np.arange(10.0), named(name)
+    found: dict[str, Any] = dict.fromkeys(("scores", "first", "other", "values"), scores)
+    found |= dict.fromkeys(("grid", "steps", "times", "thresholds"), points)
+    found |= {"is_event": points > 2, "target": 0.5, "probability": 0.7, "m": 10, "n": 10, "seeds": 10}
+    found |= {"draw": ops.scores.resampled(scores), "size": scores.size, "statistic": np.mean}
+    if name == "scores.rank_settings":
+        found["scores"] = {str(k): row for k, row in enumerate(scores)}
+    if name == "curves.common_grid":
+        found["steps"] = [points, points]
+    required = inspect.signature(function).parameters.values()
+    arguments = tuple(found[x.name] for x in required if x.default is inspect.Parameter.empty)
 
     def plain(_: Any) -> Any:
         return np.mean(scores)
 
-    return Case(name, named(name), (argument,), scores.size, plain, "np.mean", compiled=False)
+    return Case(name, function, arguments, scores.size, plain, "np.mean", compiled=False)
 
 
 def named(name: str) -> Any:

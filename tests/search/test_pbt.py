@@ -49,7 +49,7 @@ def pbt(path, **settings):
 def rows(path, kind=""):
     """The rows of a run, without times."""
     return [
-        {k: x for k, x in row.items() if "second" not in k}
+        {k: x for k, x in row.items() if "second" not in k and k != "time"}
         for row in RunDirectory.open(path).load_metrics()
         if row["kind"] == (kind or row["kind"])
     ]

@@ -45,6 +45,7 @@ COMMAND = [
     "run",
     "--logger",
 ]
+LOG = [sys.executable, "-m", "shoal", "log", "run", "--logger"]
 ENVIRONMENT = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
 LIMIT = 120.0
 WALL_TIME = ("seconds", "time", "per_second")
@@ -145,9 +146,25 @@ def test_tensorboard_shows_one_point_a_step_after_kills(tmp_path):
 
 
 def stored(path):
-    """The runs of W&B of a run, by the names of their series."""
-    state = json.loads((path / "loggers/wandb.json").read_text())
-    return {name: Stored(path, number) for name, number in state["state"]["ids"].items()}
+    """The runs of W&B of a run, by the names of their series, once its service has written all rows.
+
+    The service is a process of its own, which may write its last bytes after the logger has ended.
+    """
+
+    def read():
+        state = json.loads((path / "loggers/wandb.json").read_text())
+        return {name: Stored(path, number) for name, number in state["state"]["ids"].items()}
+
+    def has_all():
+        runs = read()
+        return all(
+            set(points) <= set(runs[f"seed {seed}"].curve(name))
+            for seed in (0, 1)
+            for name, points in curves_of(rows_of(path), seed).items()
+        )
+
+    wait_for(has_all)
+    return read()
 
 
 @pytest.mark.full
@@ -173,10 +190,6 @@ def test_wandb_lacks_no_row_where_the_logger_was_killed(tmp_path):
     os.kill(logger_of(process), signal.SIGKILL)
     assert process.wait(LIMIT) == 0
     subprocess.run(
-        [sys.executable, "-m", "shoal", "log", "run", "--logger", "wandb"],
-        cwd=tmp_path, env={**os.environ, **ENVIRONMENT}, check=True, capture_output=True, timeout=LIMIT,
-    )  # fmt: skip
-    runs = stored(path)
-    for seed in (0, 1):
-        for name, points in curves_of(rows_of(path), seed).items():
-            assert set(points) <= set(runs[f"seed {seed}"].curve(name)), name
+        [*LOG, "wandb"], cwd=tmp_path, env={**os.environ, **ENVIRONMENT}, check=True, timeout=LIMIT
+    )
+    assert stored(path).keys() == {"seed 0", "seed 1", "all"}  # with all rows
