@@ -116,7 +116,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.quick("raises")
+@pytest.mark.full
 def test_a_logger_that_fails_is_one_sentence(user_folder, fault):
     path = user_folder / "run"
     notes, _ = run_beside(path, fault, lambda processes, notes: len(notes) == 2)
