@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         TrainedPolicy,
         TrainedRun,
         check,
-        compare,
         cross_play,
         environment,
         environments,
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
         load,
         make,
         make_train,
-        metrics,
         parameter,
         pbt,
         register,
         render,
         replay,
-        report,
         restart,
         resume,
         rollout,
@@ -41,8 +38,11 @@ if TYPE_CHECKING:
     from shoal.base.errors import SavingError, ShoalError
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
+    from shoal.reporting.compare import compare
     from shoal.reporting.loggers.logger import Logger
     from shoal.reporting.loggers.wandb_listener import WandbListener
+    from shoal.reporting.metrics_table import metrics
+    from shoal.reporting.page import report
 
 __version__ = "0.1.0"
 
@@ -85,16 +85,19 @@ __all__ = [
     "tune",
 ]
 
-# Names that do not need the whole api: the registry imports no JAX.
+# Names that do not need the whole api: the registry, and what reads directories, import no JAX.
 _MODULE_OF = {
     "Logger": "reporting.loggers.logger",
     "Needs": "config.requirements",
     "SavingError": "base.errors",
     "ShoalError": "base.errors",
     "WandbListener": "reporting.loggers.wandb_listener",
+    "compare": "reporting.compare",
     "environments": "envs.registry",
     "make": "envs.registry",
+    "metrics": "reporting.metrics_table",
     "register": "envs.registry",
+    "report": "reporting.page",
     "struct": "config.struct",
 }
 

@@ -25,10 +25,7 @@ from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_r
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
-from shoal.reporting.compare import compare
 from shoal.reporting.loggers.requests import LoggerFlags, Loggers, companions_of
-from shoal.reporting.metrics_table import metrics
-from shoal.reporting.page import report
 from shoal.runs import collect, memory_limits
 from shoal.runs import plan as experiments
 from shoal.runs.collect import RolloutResult
@@ -91,7 +88,6 @@ __all__ = [
     "check_memory",
     "checkpoints",
     "companions_of",
-    "compare",
     "cross_play",
     "decide",
     "defaults",
@@ -112,7 +108,6 @@ __all__ = [
     "load",
     "make",
     "make_train",
-    "metrics",
     "parameter",
     "parameters_of",
     "pbt",
@@ -122,7 +117,6 @@ __all__ = [
     "register",
     "render",
     "replay",
-    "report",
     "report_text",
     "restart",
     "result_text",

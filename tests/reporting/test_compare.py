@@ -118,7 +118,7 @@ def test_a_failed_seed_loses(write_run):
     assert row["improvement"]["value"] == pytest.approx(brute_force(GOOD, (3.0, 4.0, 5.0, 6.0, -math.inf)))
     text = text_of(result)
     assert "[-inf (1 failed), " in text and text.count("none: 1 failed") == 2
-    assert json.loads(json.dumps(command.api.to_jsonable(result, not_finite=str), allow_nan=False))
+    assert json.loads(command.json_text(result, str))
 
 
 def test_runs_of_which_all_seeds_failed(write_run):

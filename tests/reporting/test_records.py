@@ -161,7 +161,9 @@ def test_a_run_of_population_based_training(write_run):
 
 def test_members_that_copied_each_other_have_no_interval(write_run):
     evolution = {"tuned": [{"name": "gamma"}]}
-    assert records.read(write_run("pbt", [1.0] * 5, config={"evolution": evolution})).score.interval is None
+    for name, finished in (("ended", True), ("running", False)):
+        path = write_run(name, [1.0] * 5, finished=finished, config={"evolution": evolution})
+        assert records.read(path).score.interval is None
 
 
 def test_a_metric_that_there_is_not(write_run):

@@ -1,16 +1,15 @@
 """`shoal compare RUN RUN...`: compare the scores of runs, and print a table."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from shoal import api
 from shoal.base.errors import ShoalError
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
+from shoal.disk.json_files import json_text
 from shoal.reporting.compare import NO_BOUNDS, compare
 from shoal.reporting.compare_inputs import split_label
 
@@ -63,8 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         plot=settings.plot,
         export=settings.export,
     )
-    jsonable = api.to_jsonable(result, not_finite=str)
-    print(json.dumps(jsonable, indent=2, allow_nan=False) if settings.json else table(result))
+    print(json_text(result, str).rstrip() if settings.json else table(result))
     return 0
 
 

@@ -16,6 +16,7 @@ from shoal.disk.checkpoint_record import TIMES
 from shoal.disk.directory import CONFIG, SUMMARY
 from shoal.disk.json_files import read_number, report_wrong_types, to_jsonable
 from shoal.disk.search_files import SWEEP
+from shoal.engine.population.members import ENVIRONMENT
 from shoal.envs import registry
 from shoal.reporting.metrics_table import FIRST
 from shoal.reporting.records import read
@@ -25,7 +26,6 @@ from shoal.reporting.sweep_record import SweepRecord, read_sweep
 ABSOLUTE, FINAL = "absolute", "final"  # scores of a run besides the metrics of its evaluations
 # Settings of a run that decide what its scores are of; the parameters of the evaluated environment do too.
 EVALUATION_SETTINGS = ("score", "eval_mode", "eval_max_steps", "eval_consecutive", "eval_metrics")
-PARAMETER = "env."  # what the names of the environment's parameters begin with, among those settings
 MAX_DIFFERENCES = 3  # that one sentence lists
 
 
@@ -278,7 +278,7 @@ def _evaluation_of(config: Mapping[str, Any]) -> dict[str, Any]:
     with report_wrong_types("config.json"):
         settings = {name: config["run"][name] for name in EVALUATION_SETTINGS if name in config["run"]}
         parameters = {**config["environment"]["parameters"], **config.get("eval_env", {})}
-    return settings | {f"{PARAMETER}{name}": value for name, value in parameters.items()}
+    return settings | {f"{ENVIRONMENT}{name}": value for name, value in parameters.items()}
 
 
 def evaluation_differences(entries: Sequence[Entry]) -> list[str]:
@@ -333,11 +333,11 @@ def declared_bounds(name: str) -> tuple[float, float] | None:
 def changed_parameters(entry: Entry) -> list[str]:
     """Return the parameters of the evaluated environment that differ from their defaults, as `gravity=3.7`."""
     return [
-        f"{name}={entry.evaluation[PARAMETER + name]}"
+        f"{name}={entry.evaluation[ENVIRONMENT + name]}"
         for name, parameter in registry.parameters_of(entry.environment).items()
-        if PARAMETER + name in entry.evaluation
+        if ENVIRONMENT + name in entry.evaluation
         and parameter.default is not parameter.empty
-        and entry.evaluation[PARAMETER + name] != to_jsonable(parameter.default, not_finite=str)
+        and entry.evaluation[ENVIRONMENT + name] != to_jsonable(parameter.default, not_finite=str)
     ]
 
 

@@ -82,7 +82,7 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
     ]
     if score is not None:
         facts.append(("Score (IQM)", format_number(score.iqm)))
-        if score.interval and record.kind != "pbt":  # whose members are not independent
+        if score.interval:
             facts.append(("95% interval", format_interval(score.interval)))
     if record.kind == "pbt" and (best := summary.get("best")):
         facts.append(("Best member", f"seed {best['seed']}: {format_number(best['score'])}"))

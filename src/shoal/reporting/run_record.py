@@ -216,7 +216,10 @@ class RunRecord(Described):
     def score(self) -> Score | None:
         """The mean return of the run over seeds, or that of its best setting; None where there is none."""
         found = self._score_so_far() if self._result is None else self._final_score(self._result)
-        return None if found is None or math.isnan(found.iqm) else found
+        if found is None or math.isnan(found.iqm):
+            return None
+        # Members that copied each other are no sample of runs.
+        return found._replace(interval=None) if self.kind == "pbt" else found
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -281,16 +284,14 @@ class RunRecord(Described):
         if not part or failed.all():
             return None
         if label or not failed.any():
-            score = score_of(part, label, len(entry.get("failed", ())) if label else 0)
-            return score._replace(interval=None) if self.kind == "pbt" else score
+            return score_of(part, label, len(entry.get("failed", ())) if label else 0)
         return self._score_with_failures(np.where(failed, -np.inf, self.scores().values))
 
     def _score_with_failures(self, values: np.ndarray) -> Score:
         """Compute the score of seeds of which some are minus infinity."""
         with np.errstate(invalid="ignore"):
             iqm = float(scores.iqm(values))
-        interval = None if self.kind == "pbt" else scores.score_interval(values)
-        return Score(iqm, interval, failed=int(np.isneginf(values).sum()))
+        return Score(iqm, scores.score_interval(values), failed=int(np.isneginf(values).sum()))
 
     def _score_so_far(self) -> Score | None:
         """Compute the score of the last evaluation of a run that has not finished."""

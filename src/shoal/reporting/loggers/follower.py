@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from shoal.base.errors import ShoalError
-from shoal.disk.directory import CONFIG, FILMS, LOGGERS, SUMMARY
+from shoal.disk.directory import CONFIG, FILMS, LOGGERS, SUMMARY, RunDirectory
 from shoal.disk.json_files import read_json, write_json
 from shoal.disk.metrics_file import METRICS
 from shoal.engine.population.members import members_of_config
@@ -18,8 +18,8 @@ from shoal.reporting.loggers.logged_settings import settings_hash
 from shoal.reporting.loggers.logger import LoggedRun, Logger
 from shoal.reporting.loggers.rows import Position, RowReader
 from shoal.reporting.loggers.series import CLEANRL_NAMES, Aggregation, cleanrl_names, series_of
+from shoal.reporting.run_record import read_if
 
-BEST = "best.safetensors"
 SCHEMA = 1
 POLL_SECONDS = 0.5
 FLUSH_SECONDS = 3.0
@@ -33,8 +33,7 @@ class Requested(NamedTuple):
 
     def or_saved(self, path: Path, name: str) -> "Requested":
         """Return it, or where it says nothing how the run was logged before."""
-        file = state_file(path, name)
-        saved = read_json(file).get("requested") if self == Requested() and file.is_file() else None
+        saved = (read_if(state_file(path, name)) or {}).get("requested") if self == Requested() else None
         return Requested(**saved) if saved else self
 
 
@@ -106,7 +105,7 @@ class Follower:
             yield self._open()
 
     def _saved_state(self) -> dict[str, Any]:
-        saved = read_json(self._file) if self._file.is_file() else {}
+        saved = read_if(self._file) or {}
         new = self._new_state()
         is_same = all(saved.get(name) == new[name] for name in ("schema", "settings", "requested"))
         return saved if is_same else new
@@ -242,7 +241,7 @@ class Follower:
 
     def finish(self) -> None:
         """Send the last numbers and files of a run, and close the logger."""
-        summary = read_json(self._path / SUMMARY) if (self._path / SUMMARY).is_file() else None
+        summary = read_if(self._path / SUMMARY)
         if summary is not None and self._is_skipping:  # the file has fewer rows than were sent
             self._begin_anew()
         if summary is not None and (self.rows_sent or not self._state["finished"]):
@@ -256,7 +255,7 @@ class Follower:
         step = int(summary["steps_per_seed"])
         for series, numbers in self._aggregation.absolute(summary):
             self._logger.add_scalars(series, step, numbers, time.time())
-        self._add_file("policy", self._path / BEST, step)
+        self._add_file("policy", RunDirectory(self._path).policy_path("best"), step)
         for picture in sorted(self._path.glob("*.png")):
             self._add_file("picture", picture, step)
 
@@ -264,8 +263,3 @@ class Follower:
 def _file_key(run_path: Path, kind: str, path: Path, step: int) -> str:
     """Return the name of a file that was sent, in a state; that of a longer run is another one."""
     return f"{kind}:{path.relative_to(run_path)}:{step}"
-
-
-def _file_name(name: str) -> str:
-    """Return the name of a logger as a part of a file's name: `module:Name` has a colon."""
-    return name.replace(":", "-").replace("/", "-")

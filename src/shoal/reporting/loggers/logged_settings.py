@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.files import user_path
+from shoal.disk.directory import LOGGERS
+from shoal.engine.population.members import ENVIRONMENT
 from shoal.reporting.loggers.logger import LoggedRun, LoggerError, Series
-
-FOLDER = "loggers"  # of a run, with what its loggers write
-ENVIRONMENT = "env."  # the prefix of settings that are parameters of the environment
 
 # Settings of a run that may change where it is resumed without making it another one.
 CHANGEABLE = (
@@ -108,7 +107,7 @@ def file_name(text: str) -> str:
 
 def folder(run: LoggedRun, name: str, directory: str) -> Path:
     """Return the directory for what a logger writes: within the run's, or one that the user names."""
-    return user_path(directory, f"{name}.dir") if directory else run.path / FOLDER / name
+    return user_path(directory, f"{name}.dir") if directory else run.path / LOGGERS / name
 
 
 def check_folder(name: str, directory: str) -> None:

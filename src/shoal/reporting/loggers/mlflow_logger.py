@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.disk.directory import LOGGERS
 from shoal.reporting.loggers.logged_settings import (
-    FOLDER,
     as_text,
     finite,
     flat_settings,
@@ -50,7 +50,7 @@ class MlflowLogger(Logger):
         """Create the runs of MLflow, or continue those of an earlier process."""
         self._entities = require_package("mlflow", "mlflow.entities")
         self._run = run
-        directory = run.path.absolute() / FOLDER
+        directory = run.path.absolute() / LOGGERS
         uri = self._uri or f"sqlite:///{directory / 'mlflow.db'}"
         directory.mkdir(exist_ok=True)
         self._client = require_package("mlflow").MlflowClient(uri)

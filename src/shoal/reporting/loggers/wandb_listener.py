@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.disk.directory import RunDirectory
 from shoal.reporting.loggers.logged_settings import finite, flat_settings, require_package, result_numbers
 from shoal.reporting.loggers.logger import LoggedRun, Series
 from shoal.reporting.loggers.series import Aggregation
@@ -65,7 +66,7 @@ class WandbListener:
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Log the result, and the best policies as an artifact."""
         self._run.summary.update(result_numbers(summary))
-        path = self._path / "best.safetensors"
+        path = RunDirectory(self._path).policy_path("best")
         if path.is_file():
             log_policy(self._run, path)
 

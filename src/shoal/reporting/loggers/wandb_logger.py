@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import nearest
+from shoal.disk.directory import LOGGERS
 from shoal.reporting.loggers.logged_settings import (
-    FOLDER,
     as_text,
     check_folder,
     finite,
@@ -150,7 +150,7 @@ class WandbLogger(Logger):
         """Return the directory in which W&B makes its own, named `wandb`; None for that of WANDB_DIR."""
         if not self._directory and os.environ.get("WANDB_DIR"):
             return None
-        parent = folder(self._run, "wandb", self._directory) if self._directory else self._run.path / FOLDER
+        parent = folder(self._run, "wandb", self._directory) if self._directory else self._run.path / LOGGERS
         parent.mkdir(parents=True, exist_ok=True)
         return str(parent)
 
