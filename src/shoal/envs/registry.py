@@ -6,6 +6,7 @@ This module imports neither JAX nor any environment, so that listing the names i
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import operator
 import sys
@@ -17,6 +18,7 @@ from shoal.base.imports import import_object
 from shoal.base.user_errors import reports_user_code
 from shoal.config.arguments import mapping, short_repr, text
 from shoal.envs.grid.tasks import task_names as grid_names
+from shoal.envs.suites.families import FAMILIES
 
 if TYPE_CHECKING:
     from shoal.config.struct import Bounds
@@ -45,10 +47,6 @@ class Entry:
 
 
 _entries: dict[str, Entry] = {}
-
-# Environments of other packages: by the prefix of their names, the function that returns the constructor for the rest
-# of a name. They are not listed.
-FAMILIES = {"jaxmarl/": "shoal.envs.jaxmarl.adapter:constructor_of"}
 
 
 def register(
@@ -252,11 +250,16 @@ def _entry(name: str) -> Entry:
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):
-        return Entry(import_object(FAMILIES[prefix])(name.removeprefix(prefix)))
+        return _family_entry(prefix, name.removeprefix(prefix))
     if ":" in name:
         return Entry(name)
     hint = nearest(name, _entries) or f"; {alternatives(name, _entries, 'shoal envs')}"
     raise ShoalError(f"there is no environment {name!r}{hint}")
+
+
+def _family_entry(prefix: str, name: str) -> Entry:
+    adapter = importlib.import_module(FAMILIES[prefix].adapter)
+    return Entry(adapter.constructor_of(prefix, name), adapter.limit_of(prefix, name))
 
 
 def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:

@@ -13,6 +13,7 @@ import numpy as np
 from shoal.base.errors import ShoalError, nearest
 from shoal.envs.base import environment, restart, transition
 from shoal.envs.jaxmarl import conversion, endings, worlds
+from shoal.envs.suites.conversion import of_types, space_of
 from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Discrete, Space
 
@@ -134,7 +135,7 @@ class JaxMARL:
         """Start a new episode; `info` is zeros, since JaxMARL has none yet."""
         facts = self._facts
         observation, state = facts.world.reset(key)
-        state = _of_types(facts.state, state)
+        state = of_types(facts.state, state)
         alive = jnp.ones(self.num_agents, bool) if self._ends_agents else None
         info = {name: jnp.zeros(x.shape, x.dtype) for name, x in facts.info.items()}
         return state, restart(
@@ -152,7 +153,7 @@ class JaxMARL:
         observation, after, rewards, dones, info = facts.world.step_env(
             key, state, dict(zip(facts.agents, actions, strict=True))
         )
-        after, is_done = _of_types(facts.state, after), jnp.asarray(dones["__all__"], bool)
+        after, is_done = of_types(facts.state, after), jnp.asarray(dones["__all__"], bool)
         ends = facts.rule.ends(endings.Step(facts.world, state, actions, after, is_done))
         terminated = self._squeeze(jnp.broadcast_to(ends.terminated, len(actions)))
         return after, transition(
@@ -194,8 +195,17 @@ class JaxMARL:
         return self._squeeze(mask & facts.own_actions)
 
 
+def limit_of(prefix: str, name: str) -> None:
+    """Return None: JaxMARL's own time limit is kept, as a truncation."""
+
+
+def adapted(world: Any) -> JaxMARL:
+    """Make an environment of one of JaxMARL's objects."""
+    raise NotImplementedError
+
+
 @functools.cache
-def constructor_of(name: str) -> Callable[..., JaxMARL]:
+def constructor_of(prefix: str, name: str) -> Callable[..., JaxMARL]:
     """Return the function that makes an environment from the parameters of JaxMARL's class, by keyword.
 
     Raises:
@@ -225,10 +235,8 @@ def facts_of(name: str, arguments: worlds.Arguments) -> Facts:
     agents = tuple(world.agents)
     where = worlds.full_name(name)
     rows, state, observed, info = _trace(world, agents)
-    observations = [
-        conversion.space_of(world.observation_space(a), x) for a, x in zip(agents, rows, strict=True)
-    ]
-    actions = [conversion.space_of(world.action_space(agent)) for agent in agents]
+    observations = [space_of(world.observation_space(a), x) for a, x in zip(agents, rows, strict=True)]
+    actions = [space_of(world.action_space(agent)) for agent in agents]
     own_actions = None
     if all(isinstance(space, Discrete) for space in actions):
         sizes = np.asarray([space.n for space in actions])  # type: ignore[union-attr]
@@ -292,13 +300,3 @@ def _legal_method(world: Any, agents: tuple[Any, ...], state: Any, sizes: np.nda
     except (AttributeError, NotImplementedError):
         return ""
     return method if [x.shape for x in legal] == [(size,) for size in sizes] else ""
-
-
-def _of_types(types: PyTree, state: State) -> State:
-    """Convert a state's leaves to the dtypes that they have after a step, since those of a reset may be others."""
-
-    def convert(x: Any, leaf: Any) -> Array:
-        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return leaf if is_key else jax.lax.convert_element_type(leaf, x.dtype)
-
-    return jax.tree.map(convert, types, state)

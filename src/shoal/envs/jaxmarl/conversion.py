@@ -1,45 +1,14 @@
-"""Conversion of JaxMARL's spaces and dictionaries of agents to Shoal's spaces and arrays with an axis of agents."""
+"""Conversion of JaxMARL's dictionaries of agents to arrays with an axis of agents, and of several spaces to one."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError
 from shoal.types import Array, PyTree
-from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-
-
-def space_of(space: Any, element: PyTree = None) -> Space:
-    """Convert one of JaxMARL's spaces.
-
-    Args:
-      element: the shape of an element that the environment really makes; a space's own shape is not always it.
-    Raises:
-      ShoalError: there is no such space in Shoal.
-    """
-    parts = getattr(space, "spaces", space)
-    if isinstance(parts, Mapping):
-        return Dict({name: space_of(part, element and element[name]) for name, part in parts.items()})
-    if hasattr(space, "n"):
-        return Discrete(int(space.n))
-    if hasattr(space, "num_categories"):
-        return MultiDiscrete(np.asarray(space.num_categories))
-    if not hasattr(space, "low"):
-        raise ShoalError(f"a space of the class {type(space).__name__} has no equal in Shoal")
-    shape = tuple(space.shape) if element is None else element.shape
-    dtype = jax.dtypes.canonicalize_dtype(space.dtype)
-    low, high = np.asarray(space.low), np.asarray(space.high)
-    if jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo(dtype)
-        # In float64, which has every 32-bit integer; a float32 would be rounded beyond the largest.
-        low, high = (
-            np.clip(bound.astype(np.float64), limits.min, limits.max).astype(dtype) for bound in (low, high)
-        )
-    return Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype)
+from shoal.types.spaces import Box, Dict, Discrete, Space
 
 
 def widest(spaces: Sequence[Space]) -> Space | None:

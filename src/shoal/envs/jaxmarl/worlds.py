@@ -7,22 +7,16 @@ import contextlib
 import functools
 import importlib
 import inspect
-import io
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
+from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.suites.static_values import from_static, to_static
 
 PREFIX = "jaxmarl/"
-INSTALL = "pip install 'jaxmarl>=0.2.0'"
 
 # JaxMARL's names and their classes. Not here are
 #   storm: its observations have no row for each agent,
@@ -113,10 +107,10 @@ def to_arguments(name: str, values: Mapping[str, Any]) -> Arguments:
     arguments = []
     for parameter, value in sorted(values.items()):
         where = f"{full_name(name)}: {parameter}"
-        static_value = _to_static(where, value)
+        static_value = to_static(where, value)
         default = known[parameter].default if parameter in known else inspect.Parameter.empty
         with contextlib.suppress(TypeError, ShoalError):  # a default that has no hash is another value
-            if static_value == _to_static(where, default):
+            if static_value == to_static(where, default):
                 continue
         arguments.append((parameter, static_value))
     return tuple(arguments)
@@ -133,48 +127,18 @@ def world_of(name: str, arguments: Arguments) -> Any:
     values = {}
     for parameter, value in arguments:
         default = known[parameter].default if parameter in known else inspect.Parameter.empty
-        values[parameter] = _named_value(name, parameter, _from_static(value, default))
+        values[parameter] = _named_value(name, parameter, from_static(value, default))
     try:
-        with _undisturbed():
+        with undisturbed():
             return constructor(**values)
     except Exception as error:
         given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
         raise ShoalError(f"{full_name(name)} cannot be made with {given}: {describe_error(error)}") from error
 
 
-@functools.cache
 def _package() -> Any:
-    """Import JaxMARL's environments.
-
-    Raises:
-      ShoalError: JaxMARL, or a package that it needs, is not installed.
-    """
-    try:
-        with _undisturbed():
-            return importlib.import_module("jaxmarl.environments")
-    except ModuleNotFoundError as error:
-        needed = f"the package {error.name!r}, which is not installed: {INSTALL} installs it"
-        raise ShoalError(f"names that begin with {PREFIX!r} need {needed}") from error
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Run JaxMARL's code outside of any trace, without its warnings and its output.
-
-    Its import prints, and replaces both standard streams by those that the process began with.
-    """
-    names = ("stdout", "stderr", "__stdout__", "__stderr__")
-    streams = {name: getattr(sys, name) for name in names}
-    sink = io.StringIO()
-    with jax.ensure_compile_time_eval(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            for name in ("stdout", "__stdout__"):
-                setattr(sys, name, sink)
-            yield
-        finally:
-            for name, stream in streams.items():
-                setattr(sys, name, stream)
+    """Import JaxMARL's environments."""
+    return import_suite(PREFIX, "jaxmarl.environments")
 
 
 def _named_value(name: str, parameter: str, value: Any) -> Any:
@@ -197,35 +161,3 @@ def _named_value(name: str, parameter: str, value: Any) -> Any:
         hint = nearest(value, table) or f"; there are {', '.join(table)}"
         raise ShoalError(f"{full_name(name)}: there is no {parameter} {value!r}{hint}")
     return table[value]
-
-
-def _to_static(where: str, value: Any) -> Any:
-    """Convert arrays, lists and dictionaries to tuples, so that a value can be hashed."""
-    if isinstance(value, jax.core.Tracer):
-        raise ShoalError(
-            f"{where} is a traced value; JaxMARL's parameters are sizes and rules, which are static"
-        )
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        value = np.asarray(value).tolist()
-    if isinstance(value, Mapping):
-        return tuple((key, _to_static(where, part)) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(_to_static(where, part) for part in value)
-    try:
-        hash(value)
-    except TypeError as error:
-        raise ShoalError(
-            f"{where} is of type {type(value).__name__}, which has no hash; a number, a text or a list would be right"
-        ) from error
-    return value
-
-
-def _from_static(value: Any, default: Any) -> Any:
-    """Convert a tuple back to the kind of the parameter's default."""
-    if not isinstance(value, tuple):
-        return value
-    if isinstance(default, jax.Array):
-        return jnp.asarray(value, default.dtype)
-    if isinstance(default, np.ndarray):
-        return np.asarray(value, default.dtype)
-    return type(default)(value) if isinstance(default, dict | list) else value

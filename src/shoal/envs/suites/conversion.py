@@ -1,0 +1,51 @@
+"""Conversion of other packages' spaces and states."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError
+from shoal.types import Array, PyTree, State
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+
+
+def space_of(space: Any, element: PyTree = None) -> Space:
+    """Convert a space of gymnax, JaxMARL or Gymnasium.
+
+    Args:
+      element: the shape of an element that the environment really makes; a space's own shape is not always it.
+    Raises:
+      ShoalError: there is no such space in Shoal.
+    """
+    parts = getattr(space, "spaces", space)
+    if isinstance(parts, Mapping):
+        return Dict({name: space_of(part, element and element[name]) for name, part in parts.items()})
+    if hasattr(space, "n"):
+        return Discrete(int(space.n))
+    if hasattr(space, "num_categories"):
+        return MultiDiscrete(np.asarray(space.num_categories))
+    if not hasattr(space, "low"):
+        raise ShoalError(f"a space of the class {type(space).__name__} has no equal in Shoal")
+    shape = tuple(space.shape) if element is None else element.shape
+    dtype = jax.dtypes.canonicalize_dtype(space.dtype)
+    low, high = np.asarray(space.low), np.asarray(space.high)
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        # In float64, which has every 32-bit integer; a float32 would be rounded beyond the largest.
+        low, high = (
+            np.clip(bound.astype(np.float64), limits.min, limits.max).astype(dtype) for bound in (low, high)
+        )
+    return Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype)
+
+
+def of_types(types: PyTree, state: State) -> State:
+    """Convert a state's leaves to the dtypes that they have after a step, since those of a reset may be others."""
+
+    def convert(x: Any, leaf: Any) -> Array:
+        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return leaf if is_key else jax.lax.convert_element_type(leaf, x.dtype)
+
+    return jax.tree.map(convert, types, state)

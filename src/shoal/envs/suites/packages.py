@@ -1,0 +1,74 @@
+"""Packages of environments: they are imported when the first of theirs is used."""
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import io
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from shoal.base.errors import ShoalError
+from shoal.envs.suites.families import FAMILIES, Family
+
+
+@functools.cache
+def import_suite(prefix: str, module: str = "") -> Any:
+    """Import a module of a family's package, by default the package itself.
+
+    Raises:
+      ShoalError: the package, or one that it needs, is not installed, or it is older than the adapter knows.
+    """
+    family = FAMILIES[prefix]
+    _require_version(family)
+    try:
+        with undisturbed():
+            return importlib.import_module(module or family.package)
+    except ModuleNotFoundError as error:
+        raise ShoalError(_missing(family, str(error.name))) from error
+
+
+def _missing(family: Family, package: str) -> str:
+    needed = f"the package {package!r}, which is not installed: {family.install} installs it"
+    return f"names that begin with {family.prefix!r} need {needed}"
+
+
+def _require_version(family: Family) -> None:
+    try:
+        version = importlib.metadata.version(family.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise ShoalError(_missing(family, family.distribution)) from None
+    if _numbers(version) < _numbers(family.oldest):
+        raise ShoalError(
+            f"names that begin with {family.prefix!r} need {family.distribution} {family.oldest} or newer, and "
+            f"{version} is installed: {family.install} installs a newer one"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Run a package's code outside of any trace, without its warnings and its output.
+
+    JaxMARL's import prints, and replaces both standard streams by those that the process began with.
+    """
+    names = ("stdout", "stderr", "__stdout__", "__stderr__")
+    streams = {name: getattr(sys, name) for name in names}
+    sink = io.StringIO()
+    with jax.ensure_compile_time_eval(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for name in ("stdout", "__stdout__"):
+                setattr(sys, name, sink)
+            yield
+        finally:
+            for name, stream in streams.items():
+                setattr(sys, name, stream)
