@@ -23,13 +23,15 @@ from gymnasium.envs.classic_control import acrobot as gymnasium_acrobot
 from shoal.config.struct import as_arrays
 from shoal.envs import Batch, make
 from shoal.envs.classic.acrobot import AcrobotState
-from shoal.envs.classic.cartpole import ANGLE_LIMIT, CartPoleState
-from shoal.envs.classic.mountain_car import MountainCarState
+from shoal.envs.classic.cartpole import CartPole, CartPoleState
+from shoal.envs.classic.mountain_car import MountainCar, MountainCarState
 from shoal.envs.classic.pendulum import PendulumState
 
 EPS = float(np.finfo(np.float32).eps)
 ROUNDINGS = 4  # an operation rounds by eps/2; the longest chain has a few dozen, mostly cancelling
 ENVS, STEPS = 20, 1100  # one more than MountainCarContinuous's time limit, and 22,000 steps in all
+
+ANGLE_LIMIT = CartPole().angle_limit
 
 
 class Case(NamedTuple):
@@ -135,9 +137,14 @@ class Answers(NamedTuple):
         return Answers(*(x[index] for x in self))
 
 
-def gymnasium_steps(name: str, states: np.ndarray, actions: np.ndarray) -> Answers:
-    """One step of Gymnasium's environment from each state."""
+def gymnasium_steps(
+    name: str, states: np.ndarray, actions: np.ndarray, attributes: dict[str, float] | None = None
+) -> Answers:
+    """One step of Gymnasium's environment, with some of its attributes changed, from each state."""
     env = gymnasium.make(name, disable_env_checker=True).unwrapped
+    for attribute, value in (attributes or {}).items():
+        assert hasattr(env, attribute)
+        setattr(env, attribute, value)
     env.reset(seed=0)
     answers = []
     for state, action in zip(states.astype(np.float64), actions, strict=True):
@@ -355,3 +362,57 @@ def test_a_stack_of_environments_is_mapped_over() -> None:
     together, alone = jax.vmap(step)(stacked), [step(world) for world in worlds]
     np.testing.assert_allclose(together, jnp.stack(alone), rtol=ROUNDINGS * EPS, atol=ROUNDINGS * EPS)
     assert len(np.unique(np.asarray(together)[:, 2])) == 3
+
+
+LIMITS = {  # ours, Gymnasium's attribute, another value
+    "CartPole-v1": (("position_limit", "x_threshold", 1.2), ("angle_limit", "theta_threshold_radians", 0.1)),
+    "MountainCar-v0": (
+        ("min_position", "min_position", -0.9),
+        ("max_position", "max_position", 0.3),
+        ("max_speed", "max_speed", 0.03),
+        ("goal_position", "goal_position", 0.2),
+    ),
+    "MountainCarContinuous-v0": (
+        ("min_position", "min_position", -0.9),
+        ("max_position", "max_position", 0.3),
+        ("max_speed", "max_speed", 0.03),
+        ("goal_position", "goal_position", 0.2),
+    ),
+    "Acrobot-v1": (("max_velocity_1", "MAX_VEL_1", 5.0), ("max_velocity_2", "MAX_VEL_2", 9.0)),
+    "Pendulum-v1": (("max_speed", "max_speed", 3.0), ("max_torque", "max_torque", 1.0)),
+}
+
+
+@EACH
+def test_limits_are_parameters(name):
+    """Each changed limit changes something, and all together are as Gymnasium's changed attributes."""
+    case, rng = CASES[name], np.random.default_rng(5)
+    states = rng.uniform(case.low, case.high, (200, len(case.low))).astype(np.float32)
+    actions = random_actions(name, rng, len(states))
+    limits = LIMITS[name]
+
+    def steps(**parameters):
+        env = make(name, max_episode_steps=None, **parameters)
+        state = case.state(*jnp.asarray(states.T))
+        _, after = jax.jit(jax.vmap(env.step, (0, 0, None)))(state, jnp.asarray(actions), jax.random.key(0))
+        return Answers(*map(np.asarray, (after.observation, after.reward, after.terminated)))
+
+    theirs = gymnasium_steps(name, states, actions, {theirs: value for _, theirs, value in limits})
+    ours = steps(**{own: value for own, _, value in limits})
+    tolerance, reward_tolerance = case.tolerance(states, theirs.observation)
+    assert not differ(ours, theirs, tolerance, reward_tolerance).any()
+    default = steps()
+    for own, _, value in limits:
+        assert any((x != y).any() for x, y in zip(steps(**{own: value}), default, strict=True)), own
+    assert (
+        make(name, **{own: value for own, _, value in limits}).observation_space
+        != make(name).observation_space
+    )
+
+
+def test_limits_of_stacked_environments_are_data():
+    env = jax.vmap(lambda x: MountainCar(max_speed=x))(jnp.asarray([0.01, 0.07]))
+    assert env.observation_space.high.tolist() == [np.inf, np.inf]  # all fields are stacked
+    state = MountainCarState(jnp.full(2, -0.5), jnp.full(2, 0.0095))
+    _, after = jax.vmap(lambda env, state: env.step(state, 2, jax.random.key(0)))(env, state)
+    assert after.observation[0, 1] == np.float32(0.01) < after.observation[1, 1]

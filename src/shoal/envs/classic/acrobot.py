@@ -8,13 +8,10 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
+from shoal.envs.classic.bounds import bounded_box
 from shoal.types.spaces import Box, Discrete
 
-MAX_VELOCITY_1 = 4 * np.pi  # radians per second
-MAX_VELOCITY_2 = 9 * np.pi
 RUNGE_KUTTA_STAGES = ((0, 1 / 6), (1 / 2, 1 / 3), (1 / 2, 1 / 3), (1, 1 / 6))  # times and weights
-TARGET_HEIGHT = 1.0  # metres above the pivot
-START_RANGE = 0.1  # largest magnitude of each coordinate of the first state
 
 
 class AcrobotState(NamedTuple):
@@ -67,18 +64,27 @@ class Acrobot:
     inertia: float = parameter(default=1.0, above=0)  # of either link about its centre of mass
     torque: float = parameter(default=1.0)
     time_step: float = parameter(default=0.2, above=0)  # seconds
+    max_velocity_1: float = parameter(default=4 * np.pi, above=0)  # radians per second
+    max_velocity_2: float = parameter(default=9 * np.pi, above=0)
+    target_height: float = parameter(default=1.0)  # metres above the pivot
+    start_range: float = parameter(
+        default=0.1, low=0
+    )  # largest magnitude of each coordinate of the first state
 
-    observation_space = Box(
-        low=(-1, -1, -1, -1, -MAX_VELOCITY_1, -MAX_VELOCITY_2),
-        high=(1, 1, 1, 1, MAX_VELOCITY_1, MAX_VELOCITY_2),
-    )
     action_space = Discrete(3)  # torque -1, 0, +1
     score_bounds = (-499.0, -64.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 15
 
+    @property
+    def observation_space(self) -> Box:
+        """Cosine and sine of both angles, and the two velocities."""
+        return bounded_box((1, 1, 1, 1, self.max_velocity_1, self.max_velocity_2))
+
     def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
         """Start hanging down, nearly at rest."""
-        state = AcrobotState(*jax.random.uniform(key, (4,), minval=-START_RANGE, maxval=START_RANGE))
+        state = AcrobotState(
+            *jax.random.uniform(key, (4,), minval=-self.start_range, maxval=self.start_range)
+        )
         return state, restart(observe(state))
 
     def step(self, state: AcrobotState, action: jax.Array, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
@@ -87,13 +93,13 @@ class Acrobot:
         state = AcrobotState(
             wrap(integrated.angle_1),
             wrap(integrated.angle_2),
-            jnp.clip(integrated.velocity_1, -MAX_VELOCITY_1, MAX_VELOCITY_1),
-            jnp.clip(integrated.velocity_2, -MAX_VELOCITY_2, MAX_VELOCITY_2),
+            jnp.clip(integrated.velocity_1, -self.max_velocity_1, self.max_velocity_1),
+            jnp.clip(integrated.velocity_2, -self.max_velocity_2, self.max_velocity_2),
         )
         height = -jnp.cos(state.angle_1) - jnp.cos(state.angle_1 + state.angle_2)
         # Computed once for the reward and the termination: XLA may compute it twice and round differently
         # near the height.
-        is_above = jax.lax.optimization_barrier(height > TARGET_HEIGHT)
+        is_above = jax.lax.optimization_barrier(height > self.target_height)
         return state, transition(observe(state), jnp.where(is_above, 0.0, -1.0), terminated=is_above)
 
     def _integrate(self, state: AcrobotState, torque: jax.Array) -> AcrobotState:
@@ -134,4 +140,4 @@ class Acrobot:
 
     def render(self, state: AcrobotState) -> np.ndarray:
         """Draw the two links and the height that the tip has to reach."""
-        return scenes.two_links(float(state.angle_1), float(state.angle_2), TARGET_HEIGHT)
+        return scenes.two_links(float(state.angle_1), float(state.angle_2), float(self.target_height))

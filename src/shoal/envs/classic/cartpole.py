@@ -9,11 +9,8 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
+from shoal.envs.classic.bounds import bounded_box
 from shoal.types.spaces import Box, Discrete
-
-POSITION_LIMIT = 2.4  # metres from the middle of the track
-ANGLE_LIMIT = 12 * 2 * math.pi / 360  # radians from upright
-START_RANGE = 0.05  # largest magnitude of each coordinate of the first state
 
 
 class CartPoleState(NamedTuple):
@@ -49,25 +46,31 @@ class CartPole:
     half_length: float = parameter(default=0.5, above=0)  # of the pole: from the hinge to its centre of mass
     force: float = parameter(default=10.0)  # of a push
     time_step: float = parameter(default=0.02, above=0)  # seconds
+    position_limit: float = parameter(default=2.4, above=0)  # metres from the middle of the track
+    angle_limit: float = parameter(default=12 * 2 * math.pi / 360, above=0)  # radians from upright
+    start_range: float = parameter(
+        default=0.05, low=0
+    )  # largest magnitude of each coordinate of the first state
 
-    observation_space = Box(
-        low=(-2 * POSITION_LIMIT, -np.inf, -2 * ANGLE_LIMIT, -np.inf),
-        high=(2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf),
-    )
     action_space = Discrete(2)  # push left, push right
     score_bounds = (22.0, 500.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 50
 
+    @property
+    def observation_space(self) -> Box:
+        """The whole state; position and angle end the episode at half of their bounds."""
+        return bounded_box((2.0 * self.position_limit, np.inf, 2.0 * self.angle_limit, np.inf))
+
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
         """Start nearly upright and nearly at rest, in the middle of the track."""
-        start = jax.random.uniform(key, (4,), minval=-START_RANGE, maxval=START_RANGE)
+        start = jax.random.uniform(key, (4,), minval=-self.start_range, maxval=self.start_range)
         state = CartPoleState(*start)
         return state, restart(observe(state))
 
     def step(self, state: CartPoleState, action: jax.Array, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
         """Push the cart for one time step; deterministic, the key is not used."""
         state = self._move(state, jnp.where(action == 1, self.force, -self.force))
-        fallen = (jnp.abs(state.position) > POSITION_LIMIT) | (jnp.abs(state.angle) > ANGLE_LIMIT)
+        fallen = (jnp.abs(state.position) > self.position_limit) | (jnp.abs(state.angle) > self.angle_limit)
         return state, transition(observe(state), reward=1.0, terminated=fallen)
 
     def _move(self, state: CartPoleState, force: jax.Array) -> CartPoleState:
@@ -90,5 +93,5 @@ class CartPole:
     def render(self, state: CartPoleState) -> np.ndarray:
         """Draw the cart on its track."""
         return scenes.cart_with_pole(
-            float(state.position), float(state.angle), 2 * float(self.half_length), POSITION_LIMIT
+            float(state.position), float(state.angle), 2 * float(self.half_length), float(self.position_limit)
         )

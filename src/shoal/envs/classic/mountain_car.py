@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.config.struct import struct
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
+from shoal.envs.classic.bounds import bounded_box
 from shoal.types.spaces import Box, Discrete
 
-MIN_POSITION, MAX_POSITION = -1.2, 0.6
-MAX_SPEED = 0.07  # per step
-START_POSITIONS = (-0.6, -0.4)  # the valley's bottom is at -π/6
 STEEPNESS = 3.0  # the hill is sin(3 x)
 
 
@@ -28,30 +27,51 @@ def observe(state: MountainCarState) -> jax.Array:
     return jnp.stack(state)
 
 
-def start(key: jax.Array) -> tuple[MountainCarState, TimeStep]:
-    """Start at rest, near the bottom of the valley."""
-    low, high = START_POSITIONS
-    position = jax.random.uniform(key, minval=low, maxval=high)
-    state = MountainCarState(position, velocity=jnp.zeros_like(position))
-    return state, restart(observe(state))
+@struct
+class Hill:
+    """What both mountain cars share: the hill, its ends, and the goal."""
 
+    gravity: float = parameter(default=0.0025)
+    goal_position: float = parameter(default=0.5)
+    goal_velocity: float = parameter(default=0.0)  # the smallest velocity that counts at the goal
+    min_position: float = parameter(default=-1.2)  # where the wall is
+    max_position: float = parameter(default=0.6)
+    max_speed: float = parameter(default=0.07, above=0)  # per step
+    lowest_start: float = parameter(default=-0.6)  # position; the valley's bottom is at -π/6
+    highest_start: float = parameter(default=-0.4)
 
-def drive(state: MountainCarState, push: jax.Array, gravity: jax.Array | float) -> MountainCarState:
-    """Make one step: the push and the slope change the velocity; the left wall stops the car."""
-    velocity = state.velocity + push - jnp.cos(STEEPNESS * state.position) * gravity
-    velocity = jnp.clip(velocity, -MAX_SPEED, MAX_SPEED)
-    position = jnp.clip(state.position + velocity, MIN_POSITION, MAX_POSITION)
-    hits_wall = (position <= MIN_POSITION) & (velocity < 0)
-    return MountainCarState(position, jnp.where(hits_wall, 0.0, velocity))
+    frames_per_second = 30
 
+    @property
+    def observation_space(self) -> Box:
+        """Position and velocity."""
+        return bounded_box((self.max_position, self.max_speed), (self.min_position, -self.max_speed))
 
-def picture(state: MountainCarState, goal: jax.Array | float) -> np.ndarray:
-    """Draw the car on the hill and the goal's flag, uint8 [height, width, 3]."""
-    return scenes.car_on_a_hill(float(state.position), float(goal), MIN_POSITION, MAX_POSITION, STEEPNESS)
+    def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
+        """Start at rest, near the bottom of the valley."""
+        position = jax.random.uniform(key, minval=self.lowest_start, maxval=self.highest_start)
+        state = MountainCarState(position, velocity=jnp.zeros_like(position))
+        return state, restart(observe(state))
+
+    def render(self, state: MountainCarState) -> np.ndarray:
+        """Draw the car on the hill and the goal's flag, uint8 [height, width, 3]."""
+        ends = float(self.min_position), float(self.max_position)
+        return scenes.car_on_a_hill(float(state.position), float(self.goal_position), *ends, STEEPNESS)
+
+    def _drive(self, state: MountainCarState, push: jax.Array) -> MountainCarState:
+        """Make one step: the push and the slope change the velocity; the left wall stops the car."""
+        velocity = state.velocity + push - jnp.cos(STEEPNESS * state.position) * self.gravity
+        velocity = jnp.clip(velocity, -self.max_speed, self.max_speed)
+        position = jnp.clip(state.position + velocity, self.min_position, self.max_position)
+        hits_wall = (position <= self.min_position) & (velocity < 0)
+        return MountainCarState(position, jnp.where(hits_wall, 0.0, velocity))
+
+    def _is_at_goal(self, state: MountainCarState) -> jax.Array:
+        return (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
 
 
 @environment
-class MountainCar:
+class MountainCar(Hill):
     """A car too weak for the slope reaches the goal by swinging back and forth.
 
     Every step gives reward -1; the episode terminates at the goal. The same as Gymnasium's MountainCar-v0.
@@ -60,27 +80,13 @@ class MountainCar:
     """
 
     force: float = parameter(default=0.001)  # change of velocity in one step by a push
-    gravity: float = parameter(default=0.0025)
-    goal_position: float = parameter(default=0.5)
-    goal_velocity: float = parameter(default=0.0)  # the smallest velocity that counts at the goal
 
-    observation_space = Box(low=(MIN_POSITION, -MAX_SPEED), high=(MAX_POSITION, MAX_SPEED))
     action_space = Discrete(3)  # push left, coast, push right
     score_bounds = (-200.0, -98.0)  # mean returns of random actions, and of the best policies of the preset
-    frames_per_second = 30
-
-    def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
-        """Start at rest, near the bottom of the valley."""
-        return start(key)
 
     def step(
         self, state: MountainCarState, action: jax.Array, key: jax.Array
     ) -> tuple[MountainCarState, TimeStep]:
         """Drive one step; deterministic, the key is not used."""
-        state = drive(state, (action - 1) * self.force, self.gravity)
-        is_at_goal = (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
-        return state, transition(observe(state), reward=-1.0, terminated=is_at_goal)
-
-    def render(self, state: MountainCarState) -> np.ndarray:
-        """Draw the car on the hill."""
-        return picture(state, self.goal_position)
+        state = self._drive(state, (action - 1) * self.force)
+        return state, transition(observe(state), reward=-1.0, terminated=self._is_at_goal(state))

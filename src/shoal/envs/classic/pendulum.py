@@ -8,11 +8,8 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
+from shoal.envs.classic.bounds import bounded_box
 from shoal.types.spaces import Box
-
-MAX_SPEED = 8.0  # radians per second
-MAX_TORQUE = 2.0
-START_SPEED = 1.0
 
 
 class PendulumState(NamedTuple):
@@ -49,15 +46,26 @@ class Pendulum:
     time_step: float = parameter(default=0.05, above=0)  # seconds
     velocity_cost: float = parameter(default=0.1)
     torque_cost: float = parameter(default=0.001)
+    max_speed: float = parameter(default=8.0, above=0)  # radians per second
+    max_torque: float = parameter(default=2.0, above=0, static=True)  # the bound of the action space
+    start_speed: float = parameter(default=1.0, low=0)  # the largest one at the start
 
-    observation_space = Box(low=(-1.0, -1.0, -MAX_SPEED), high=(1.0, 1.0, MAX_SPEED))
-    action_space = Box(low=-MAX_TORQUE, high=MAX_TORQUE, shape=(1,))
     score_bounds = (-1226.0, -147.0)  # mean returns of random actions, and of the best policies of the preset
     frames_per_second = 20
 
+    @property
+    def observation_space(self) -> Box:
+        """The tip's position and the angular velocity."""
+        return bounded_box((1, 1, self.max_speed))
+
+    @property
+    def action_space(self) -> Box:
+        """The torque."""
+        return Box(-self.max_torque, self.max_torque, (1,))
+
     def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:
         """Start at any angle, turning slowly."""
-        limits = jnp.asarray((jnp.pi, START_SPEED))
+        limits = jnp.stack((jnp.pi, self.start_speed))
         angle, velocity = jax.random.uniform(key, (2,), minval=-limits, maxval=limits)
         state = PendulumState(angle, velocity)
         return state, restart(observe(state))
@@ -65,12 +73,14 @@ class Pendulum:
     def step(self, state: PendulumState, action: jax.Array, key: jax.Array) -> tuple[PendulumState, TimeStep]:
         """Apply a torque for one time step; deterministic, the key is not used."""
         angle, velocity = state
-        torque = jnp.clip(action[0], -MAX_TORQUE, MAX_TORQUE)
+        torque = jnp.clip(action[0], -self.max_torque, self.max_torque)
         cost = normalise_angle(angle) ** 2 + self.velocity_cost * velocity**2 + self.torque_cost * torque**2
         gravity_acceleration = 3 * self.gravity / (2 * self.length) * jnp.sin(angle)
         torque_acceleration = 3 / (self.mass * self.length**2) * torque
         velocity = jnp.clip(
-            velocity + (gravity_acceleration + torque_acceleration) * self.time_step, -MAX_SPEED, MAX_SPEED
+            velocity + (gravity_acceleration + torque_acceleration) * self.time_step,
+            -self.max_speed,
+            self.max_speed,
         )
         state = PendulumState(angle + velocity * self.time_step, velocity)
         return state, transition(observe(state), -cost)
