@@ -254,10 +254,80 @@ def test_python_numbers_in_an_environment_do_not_make_weak_types():
     [
         ({"num_envs": 0}, "num_envs=0 is too few; give 1 or more."),
         ({"pool_size": 0}, "pool_size=0 is too few; give 1 or more."),
-        ({"reset_policy": "pol"}, "reset_policy='pol' is not one of fresh, pool; did you mean 'pool'?"),
+        (
+            {"reset_policy": "pol"},
+            "reset_policy='pol' is not one of fresh, pool, optimistic, first; did you mean 'pool'?",
+        ),
     ],
 )
 def test_bad_fields_are_named(fields, sentence):
     with pytest.raises(ShoalError) as raised:
         Batch(**({"env": Dice(), "num_envs": 2} | fields)).reset(jax.random.key(0))
     assert str(raised.value) == sentence
+
+
+def starts_of(steps):
+    """The start of each episode, by environment."""
+    return [
+        steps.observation[:, i][steps.first[:, i]][:, 0].tolist() for i in range(steps.observation.shape[1])
+    ]
+
+
+@pytest.mark.parametrize("num_envs", [ONE, SOME, MANY])
+def test_optimistic_starts_are_shared_only_where_more_episodes_end_than_starts_are_computed(num_envs):
+    batch = Batch(Dice(), num_envs, "optimistic", reset_ratio=4)
+    _, steps = run(batch)
+    count = max(num_envs // 4, 1)
+    for t in range(1, STEPS + 1):
+        begun = steps.observation[t][steps.first[t]][:, 0]
+        assert len(np.unique(begun)) == min(len(begun), count)
+    later = steps.observation[1:][steps.first[1:]][:, 0]
+    if num_envs > ONE:
+        assert len(np.unique(later)) > 0.5 * min(len(later), STEPS * count)
+    fresh = run(Batch(Dice(), num_envs))[1]
+    np.testing.assert_array_equal(steps.observation[0], fresh.observation[0])
+
+
+def test_first_repeats_the_first_start_of_each_environment_and_nothing_else():
+    _, steps = run(Batch(Dice(), SOME, "first"))
+    starts = starts_of(steps)
+    assert all(len(set(own)) == 1 and len(own) > 3 for own in starts)
+    assert len({own[0] for own in starts}) == SOME
+    assert (
+        len(np.unique(steps.info["thrown"][1:])) == 7
+    )  # a step's randomness is new: 0 where an episode begins
+
+
+@pytest.mark.parametrize(("refresh", "replaced"), [(0, 0), (3, 3), (POOL, POOL), (POOL + 5, POOL)])
+def test_refresh_replaces_some_starts_of_the_pool(refresh, replaced):
+    batch = Batch(Dice(), SOME, "pool", POOL, refresh)
+    state, _ = batch.reset(jax.random.key(0))
+    before, places = np.asarray(state.pool[0].start), set()
+    for i in range(40):
+        after = np.asarray(batch.refresh(state, jax.random.key(i)).pool[0].start)
+        assert (after != before).sum() == replaced
+        assert len(np.unique(after)) == POOL
+        places |= set(np.flatnonzero(after != before))
+    assert len(places) == (POOL if replaced else 0)
+    assert jax.tree.leaves(batch.refresh(state, jax.random.key(1)).env)[0] is jax.tree.leaves(state.env)[0]
+
+
+@pytest.mark.parametrize("members", [0, 3])
+def test_costly_starts_are_computed_only_in_a_step_after_an_end(members, monkeypatch):
+    """As accelerators compute them, of which this is the branch: it is in the program, and changes no number."""
+    expected = run(Batch(Dice(), SOME))
+    monkeypatch.setattr(Batch, "_restart_in_groups", Batch._restart_all)
+    monkeypatch.setattr("shoal.xla.sparse_updates.COSTLY_OPERATIONS", 1)
+
+    def play(key):
+        return rollout.__wrapped__(Batch(Dice(), SOME), key, STEPS)[1:]
+
+    keys = jax.random.split(jax.random.key(0), members) if members else jax.random.key(0)
+    play_all = jax.jit(jax.vmap(play) if members else play)
+    assert "conditional(" in play_all.lower(keys).compile().as_text()
+    got = play_all(keys)
+    if not members:
+        jax.tree.map(np.testing.assert_array_equal, expected, got)
+    for k in range(members):
+        alone = jax.tree.map(np.asarray, jax.jit(play)(keys[k]))
+        jax.tree.map(lambda x, y, k=k: np.testing.assert_array_equal(x[k], y), got, alone)

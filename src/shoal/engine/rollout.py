@@ -94,6 +94,7 @@ def rollout(
         faults = keep_first_faults(rollout_state.faults, state.env, timestep)
         return RolloutState(state, timestep, memory, episodes, ended, faults), (timestep, action, extras)
 
+    rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key))
     memory = rollout_state.memory
     draws = jax.vmap(draw)(jax.random.split(act_key, num_steps))
     randomness = (draws, jax.random.split(env_key, num_steps))

@@ -44,6 +44,8 @@ class ProgramSettings(NamedTuple):
     groups: int = 1  # the environments are split into this many groups, which a mesh may place on devices
     reset_policy: str = "fresh"
     pool_size: int = 0
+    pool_refresh: int = 0
+    reset_ratio: int = 16
     eval_episodes: int = 32
     eval_max_steps: int = 10_000
     eval_mode: str = "greedy"  # "greedy", "sampled" or "both"; the score is computed from the first
@@ -148,6 +150,8 @@ def batch_of(environment: Environment, settings: ProgramSettings) -> Batch:
         num_envs=settings.num_envs // settings.groups,
         reset_policy=settings.reset_policy,
         pool_size=max(settings.pool_size // settings.groups, 1),
+        pool_refresh=-(-settings.pool_refresh // settings.groups),
+        reset_ratio=settings.reset_ratio,
     )
 
 

@@ -24,6 +24,8 @@ class RunConfig:
 
     needs: ClassVar[Table] = {
         "reset_pool": (Needs("reset", ("pool",)),),
+        "reset_refresh": (Needs("reset", ("pool",)),),
+        "reset_ratio": (Needs("reset", ("optimistic",)),),
         "num_evals": (Needs("eval_every", (-1,)),),
         "score": (Needs("eval_every", other_than=("never",), such_as=-1),),
         "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
@@ -52,7 +54,9 @@ class RunConfig:
             *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
             *("checkpoint_replay", "on_nan", "on_disk_error"),
         ),
-        "resets and observations": ("reset", "reset_pool", "actor_only", "critic_only"),
+        "resets and observations": (
+            *("reset", "reset_pool", "reset_refresh", "reset_ratio", "actor_only", "critic_only"),
+        ),
         "devices": ("devices", "env_groups", "seed_batching"),
     }
 
@@ -76,12 +80,17 @@ class RunConfig:
     """Keeps this text with the run, which `shoal runs` shows."""
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
-    reset: Literal["fresh", "pool"] = "fresh"
-    """Computes the start of each episode with a reset (fresh), or draws it from a pool of starts that are
-    computed once (pool; useful when resets are expensive).
+    reset: Literal["fresh", "pool", "optimistic", "first"] = "fresh"
+    """Begins each episode with a reset (fresh); or, where resets are expensive, draws it from a pool of starts (pool),
+    or computes few starts in each step, which episodes share where more have ended (optimistic). first repeats each
+    environment's first start, for comparisons with trainers that do.
     """
     reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
     """Computes this many starts for the pool (reset pool)."""
+    reset_refresh: int = parameter(1, low=0, high=LARGEST_INDEX)
+    """Replaces this many of the pool's starts by new ones in each update; 0 replaces none (reset pool)."""
+    reset_ratio: int = parameter(16, low=1, high=LARGEST_INDEX)
+    """Computes one start in each step for this many environments (reset optimistic)."""
     actor_only: tuple[str, ...] = ()
     """Shows these entries of a dictionary of observations to the actor only, besides those that the environment names.
     """

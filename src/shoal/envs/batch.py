@@ -18,11 +18,11 @@ from shoal.types.spaces import Space
 from shoal.xla import sparse_updates
 from shoal.xla.backend import by_platform
 
-RESET_POLICIES = ("fresh", "pool")
+RESET_POLICIES = ("fresh", "pool", "optimistic", "first")
 
 # Key streams: environment i uses fold_in(key, i), so that its random numbers do not depend on the number of
-# environments; the pool uses an index that no environment has.
-POOL_STREAM = np.uint32(2**32 - 1)
+# environments; the pool uses indices that no environment has.
+POOL_STREAM, REFRESH_STREAM = np.uint32(2**32 - 1), np.uint32(2**32 - 2)
 
 
 class BatchState(NamedTuple):
@@ -30,7 +30,8 @@ class BatchState(NamedTuple):
 
     env: State  # [N, ...]
     last: Array  # [N], true where the previous time-step ended its episode
-    pool: PyTree  # K starts, (State, TimeStep) [K, ...], without the axis N; () with the reset policy "fresh"
+    pool: PyTree = ()  # with "pool" K starts, (State, TimeStep) [K, ...], without the axis N
+    starts: PyTree = ()  # with "first" the start of each environment, (State, TimeStep) [N, ...]
 
 
 @struct.struct
@@ -38,15 +39,21 @@ class Batch:
     """N copies of an environment with next-step auto-reset.
 
     Attributes:
-      reset_policy: how new episodes start. "fresh": a new `env.reset` every time. "pool": one of `pool_size`
-        starts, drawn uniformly; they are computed once, at `Batch.reset`. Useful when resets are expensive;
-        there are only that many different starts.
+      reset_policy: how new episodes start.
+        "fresh": a new `env.reset` every time.
+        "pool": one of `pool_size` starts, drawn uniformly. They are computed at `Batch.reset`; `refresh` replaces
+        `pool_refresh` of them.
+        "optimistic": each step computes one new start for every `reset_ratio` environments. Where more episodes end in
+        a step, several begin with the same one (Matthews et al. 2024, Craftax).
+        "first": the environment's first start again, as in Brax's own training; for comparisons.
     """
 
     env: Environment
     num_envs: int
     reset_policy: str = "fresh"
     pool_size: int = 1024
+    pool_refresh: int = 0
+    reset_ratio: int = 16
 
     @property
     def observation_space(self) -> Space:
@@ -75,10 +82,24 @@ class Batch:
           ShoalError: a field is out of its range.
         """
         self._validate()
-        pool = self._make_pool(jax.random.fold_in(key, POOL_STREAM))
+        pool = (
+            self._new_starts(jax.random.fold_in(key, POOL_STREAM), self.pool_size) if self._has_pool else ()
+        )
         indices = first_index + jnp.arange(self.num_envs)
         env, timestep = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
-        return BatchState(env, timestep.last, pool), timestep
+        starts = (env, timestep) if self.reset_policy == "first" else ()
+        return BatchState(env, timestep.last, pool, starts), timestep
+
+    def refresh(self, state: BatchState, key: Array) -> BatchState:
+        """Replace `pool_refresh` of the pool's starts, neighbours at a random place, by new ones."""
+        count = min(self.pool_refresh, self.pool_size)
+        if not self._has_pool or not count:
+            return state
+        place_key, start_key = jax.random.split(jax.random.fold_in(key, REFRESH_STREAM))
+        first = jax.random.randint(place_key, (), 0, self.pool_size)
+        places = (first + jnp.arange(count)) % self.pool_size
+        new = self._new_starts(start_key, count)
+        return state._replace(pool=jax.tree.map(lambda x, y: x.at[places].set(y), state.pool, new))
 
     def step(
         self, state: BatchState, action: PyTree, key: Array, first_index: Array | int = 0
@@ -95,18 +116,22 @@ class Batch:
 
         indices = first_index + jnp.arange(self.num_envs)
         stepped = _without_weak_types(jax.vmap(step_one)(state.env, action, indices))
+        env, timestep = self._restarted(state, key, indices, stepped)
+        timestep = _allow_all_at_the_end(timestep)
+        return state._replace(env=env, last=timestep.last), timestep
+
+    def _restarted(self, state: BatchState, key: Array, indices: Array, stepped: PyTree) -> PyTree:
+        """Start a new episode in the environments whose previous one had ended."""
+        if self.reset_policy == "first":
+            return struct.where(state.last, state.starts, stepped)
+        if self.reset_policy == "optimistic":
+            return self._restart_sharing(state.last, key, indices, stepped)
         # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
-        env, timestep = by_platform(
-            state.last,
-            state.pool,
-            key,
-            indices,
-            stepped,
+        return by_platform(
+            *(state.last, state.pool, key, indices, stepped),
             cpu=self._restart_in_groups,
             default=self._restart_all,
         )
-        timestep = _allow_all_at_the_end(timestep)
-        return BatchState(env, timestep.last, state.pool), timestep
 
     def sample_actions(self, timestep: TimeStep, key: Array, first_index: Array | int = 0) -> PyTree:
         """Draw actions uniformly among the legal ones, [N, ...] ([N, A, ...] for A agents)."""
@@ -120,7 +145,7 @@ class Batch:
         return jax.vmap(sample_one)(first_index + jnp.arange(self.num_envs), timestep.action_mask)
 
     def _validate(self) -> None:
-        for name in ("num_envs", "pool_size"):
+        for name in ("num_envs", "pool_size", "reset_ratio"):
             if getattr(self, name) < 1:
                 raise ShoalError(f"{name}={getattr(self, name)} is too few; give 1 or more")
         if self.reset_policy not in RESET_POLICIES:
@@ -129,25 +154,42 @@ class Batch:
                 f"{nearest(self.reset_policy, RESET_POLICIES)}"
             )
 
-    def _make_pool(self, key: Array) -> PyTree:
-        if self.reset_policy == "fresh":
-            return ()
-        return _without_weak_types(jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size)))
+    @property
+    def _has_pool(self) -> bool:
+        return self.reset_policy == "pool"
+
+    def _new_starts(self, key: Array, count: int) -> PyTree:
+        return _without_weak_types(jax.vmap(self.env.reset)(jax.random.split(key, count)))
 
     def _start(self, pool: PyTree, key: Array) -> tuple[State, TimeStep]:
         """Start a new episode of one environment."""
-        if self.reset_policy == "fresh":
+        if not self._has_pool:
             return _without_weak_types(self.env.reset(key))
         index = jax.random.randint(key, (), 0, self.pool_size)
         return jax.tree.map(lambda starts: starts[index], pool)
 
+    def _restart_sharing(self, ended: Array, key: Array, indices: Array, stepped: PyTree) -> PyTree:
+        """Compute few new starts and deal them out in turn to the environments whose episode had ended."""
+        count = max(self.num_envs // self.reset_ratio, 1)
+        starts = jax.vmap(lambda i: self._start((), jax.random.fold_in(key, i)))(indices[:count])
+        self._check_same_types(starts, stepped)
+        dealt = (jnp.cumsum(ended) - 1) % count
+        return struct.where(ended, jax.tree.map(lambda x: x[dealt], starts), stepped)
+
     def _restart_all(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
     ) -> tuple[State, TimeStep]:
-        """Start a new episode in every environment and use it where the previous one had ended."""
-        started = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
-        self._check_same_types(started, stepped)
-        return struct.where(ended, started, stepped)
+        """Start a new episode in every environment and use it where the previous one had ended.
+
+        Nothing is computed in a step in which none had, if starts are costly.
+        """
+
+        def restart(stepped: PyTree) -> PyTree:
+            started = jax.vmap(lambda i: self._start(pool, jax.random.fold_in(key, i)))(indices)
+            self._check_same_types(started, stepped)
+            return struct.where(ended, started, stepped)
+
+        return sparse_updates.change_if_costly(jnp.any(ended), restart, stepped)
 
     def _restart_in_groups(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree

@@ -265,6 +265,8 @@ def program_settings(
         groups=groups,
         reset_policy=run.reset,
         pool_size=run.reset_pool if run.reset == "pool" else 0,
+        pool_refresh=run.reset_refresh if run.reset == "pool" else 0,
+        reset_ratio=run.reset_ratio,
         eval_episodes=run.eval_episodes,
         eval_max_steps=min(run.eval_max_steps * run.eval_consecutive, LARGEST_INDEX),
         eval_mode=run.eval_mode,

@@ -201,6 +201,7 @@ def unit_bytes(member: Run, sizes: Sizes) -> UnitBytes:
     envs = sizes.num_envs
     environment_leaves = (
         member.state.env,
+        member.state.starts,
         member.state.last,
         member.timestep,
         member.memory,

@@ -80,6 +80,16 @@ def program_flops(program: Any) -> float:
     return sum(_flops_of(equation) for equation in program.eqns)
 
 
+def num_operations(program: Any) -> int:
+    """Count the operations of a program that is traced, with every iteration of each scan, and of other loops one."""
+
+    def count(equation: Any) -> int:
+        inner = sum(map(num_operations, _programs(equation.params)))
+        return inner * (equation.params["length"] if equation.primitive.name == "scan" else 1) or 1
+
+    return sum(map(count, program.eqns))
+
+
 def _flops_of(equation: Any) -> float:
     name, parameters = equation.primitive.name, equation.params
     if name == "dot_general":

@@ -8,6 +8,7 @@ TRICKS = (
     "apply_to_distinct",
     "batch_last",
     "by_platform",
+    "change_if_costly",
     "change_in_groups",
     "change_where",
     "chunked_gradient",

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from shoal.xla.backend import by_platform
+from shoal.xla.costs import num_operations
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
@@ -22,6 +23,7 @@ PyTree = Any
 GROUP_SHARE = 1 / 16
 MIN_GROUP_SIZE = 8
 MAX_SINGLE_GROUP = 16  # a batch of at most this size is one group
+COSTLY_OPERATIONS = 1_000  # of a change: CartPole's start has 31, DoorKey's 196, Swarm's 7,799
 
 
 def with_batch_rule(single: Callable, batched: Callable) -> Callable:
@@ -127,6 +129,45 @@ def change_in_groups_plain(
 ) -> PyTree:
     """Compute the change of all members as one group, and select: the plain form of `change_in_groups`."""
     return _where(condition, change_group(jnp.arange(condition.shape[0]), current), current)
+
+
+def change_if_costly(condition: Array, change: Callable[[PyTree], PyTree], current: PyTree) -> PyTree:
+    """Compute `change(current)`, which changes nothing where a scalar condition is false.
+
+    A change of many operations is a branch, which is not taken then. Under `vmap` it is taken where one of the
+    conditions is true: a conditional would become a select there, and be computed always. A cheap change is always
+    computed, since an accelerator waits for the host before a branch.
+    """
+    if uses_plain_form("change_if_costly"):
+        return change(current)
+    program, shapes = jax.make_jaxpr(change, return_shape=True)(current)
+    if num_operations(program.jaxpr) < COSTLY_OPERATIONS:
+        return change(current)
+    structure = jax.tree.structure(shapes)
+
+    def take(consts: list[Array], current: PyTree) -> PyTree:
+        leaves = jax.core.eval_jaxpr(program.jaxpr, consts, *jax.tree.leaves(current))
+        return jax.tree.unflatten(structure, leaves)
+
+    return _if_any(take)(condition, program.consts, current)
+
+
+def _if_any(take: Callable) -> Callable:
+    """Make `take(*arguments)` a branch that is taken where a condition, or any of a batch's, is true."""
+
+    @custom_vmap
+    def branch(condition: Array, *arguments: PyTree) -> PyTree:
+        return jax.lax.cond(condition, take, lambda *arguments: arguments[-1], *arguments)
+
+    @branch.def_vmap
+    def batch_rule(size: int, is_batched: list, condition: Array, *arguments: PyTree) -> tuple:
+        axes = tuple(jax.tree.map(lambda is_mapped: 0 if is_mapped else None, is_batched[1:]))
+        arguments = (*arguments[:-1], _broadcast_to_batch(size, is_batched[-1], arguments[-1]))
+        axes = (*axes[:-1], jax.tree.map(lambda _: 0, axes[-1], is_leaf=lambda x: x is None))
+        outputs = _if_any(jax.vmap(take, axes, axis_size=size))(jnp.any(condition), *arguments)
+        return outputs, jax.tree.map(lambda _: True, outputs)
+
+    return branch
 
 
 def _by_batch(single: Callable, on_cpu: Callable) -> Callable:
