@@ -84,6 +84,15 @@ def test_another_algorithm_takes_the_files_run_but_not_its_settings(tmp_path):
     assert decided.run.seeds == 3
 
 
+@pytest.mark.parametrize("name", ["gravity", "max_episode_steps"])
+def test_a_parameter_of_the_environment_is_no_setting(name):
+    sentence = f"{name} is a parameter of the environment.*environment_parameters={{'{name}': 5}} gives it"
+    with pytest.raises(ShoalError, match=sentence):
+        decide("CartPole-v1", overrides={name: 5})
+    with pytest.raises(ShoalError, match="there is no setting 'gravty'"):
+        decide("CartPole-v1", overrides={"gravty": 5})
+
+
 def test_environment_parameters_belong_to_their_environment(tmp_path):
     path = written(
         decide("CartPole-v1", environment_parameters={"gravity": 5.0}, overrides={}), tmp_path / "run"

@@ -268,6 +268,7 @@ def decide(
         environment_parameters=parameters,
         choices=overrides,
     )
+    _check_no_parameters(overrides, default_config, parameters)
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
     run = run.with_total_steps(is_given="total_steps" in run_settings)
@@ -539,6 +540,17 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
         {name: value for name, value in cast.items() if name in run_settings},
         {name: value for name, value in cast.items() if name not in run_settings},
     )
+
+
+def _check_no_parameters(overrides: Mapping[str, Any], config: Any, parameters: Mapping[str, Any]) -> None:
+    """Raise ShoalError for a parameter of the environment that was given as a setting."""
+    known = settings.settings_of(RunConfig()) | settings.settings_of(config)
+    for name in overrides.keys() - known.keys():
+        if not settings.find(config, name) and name in parameters:
+            raise ShoalError(
+                f"{name} is a parameter of the environment, not a setting; "
+                f"environment_parameters={{{name!r}: {arguments.short_repr(overrides[name])}}} gives it."
+            )
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

@@ -190,7 +190,8 @@ class WandbLogger(Logger):
         for run in self._runs.values():
             run.finish(exit_code=0 if has_succeeded(self._run, summary) else 1)
         self._runs = {}
-        require_package("wandb").teardown()  # waits until its service has stored all, which ends with this process
+        wandb = require_package("wandb")
+        wandb.teardown()  # waits until its service has stored all, since that ends with this process
 
 
 def log_policy(run: Any, path: Path) -> None:

@@ -7,6 +7,7 @@ environment's trials, where an agent learns within its memory, which wants other
 
 import importlib.resources
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 SUFFIX, TRIALS = ".toml", "trials"
@@ -40,8 +41,13 @@ def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
 
 def environments() -> tuple[str, ...]:
     """Return the environments that have presets, sorted."""
-    entries = list(importlib.resources.files(__name__).iterdir())
-    folders = [entry for entry in entries if entry.is_dir() and entry.name != "__pycache__"]
-    names = [entry.name for entry in entries]
-    names += [f"{folder.name}/{file.name}" for folder in folders for file in folder.iterdir()]
-    return tuple(sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)))
+    return tuple(sorted(_names_in(importlib.resources.files(__name__))))
+
+
+def _names_in(folder: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the names of the files in a folder, at any depth, without their suffix."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _names_in(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(SUFFIX):
+            yield prefix + entry.name.removesuffix(SUFFIX)
