@@ -188,7 +188,7 @@ def train(
     """
     call = call_of(progress, listeners, loggers, film_every)
     if environment is not None and not isinstance(environment, str):
-        environment_of(environment, {})
+        environment = environment_of(environment, {})
     check_algorithm(algorithm)
     experiment = experiments.decide(
         environment,
@@ -255,7 +255,7 @@ def resume(
         environment = run.environment if environment is None else environment
         run = run.path
     if environment is not None:
-        environment_of(environment, {})
+        environment = environment_of(environment, {})
     functions = {"score": score, "eval_metrics": eval_metrics}
     return resume_run(
         arguments.path("run", run),

@@ -94,6 +94,22 @@ def family_of(name: str) -> str:
     return next((prefix for prefix in FAMILIES if name.startswith(prefix) and name not in _entries), "")
 
 
+def adapted(environment: Any) -> Any:
+    """Make an environment of an object of another package that Shoal has an adapter for; others are returned unchanged.
+
+    Args:
+      environment: an environment, or what `gymnax.make` returns, one with its parameters.
+    Raises:
+      ShoalError: the adapter cannot use it.
+    """
+    made = environment[0] if isinstance(environment, tuple) and environment else environment
+    packages = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
+    for family in FAMILIES.values():
+        if family.package in packages:
+            return importlib.import_module(family.adapter).adapted(environment)
+    return environment
+
+
 @reports_user_code
 def make(name: str, /, **parameters: Any) -> Environment:
     """Make the environment of a name.

@@ -23,7 +23,7 @@ from shoal.engine.population.members import Members, from_metadata
 from shoal.engine.trained_policy import TrainedPolicy
 from shoal.envs.checking.check_contract import require_contract
 from shoal.envs.parameters import check_parameters
-from shoal.envs.registry import check_is_environment, make
+from shoal.envs.registry import adapted, check_is_environment, make
 from shoal.runs import plan as experiments
 from shoal.types import Clock, Environment, Learner, spec_of
 from shoal.xla.jax_settings import require_usable
@@ -64,7 +64,7 @@ def load(
     directory = RunDirectory.open(run)
     which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
     if environment is not None:
-        environment_of(environment, {})
+        environment = environment_of(environment, {})
     experiment = experiments.decide(environment, config_file=directory.path, overrides={})
     stored = read_policies(directory, which, checkpoint, experiment)
     return load_policy(stored, chosen_member(stored, seed, label), experiment, parts)
@@ -269,6 +269,7 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     require_usable()
     if isinstance(environment, str):
         return make(environment, **parameters)
+    environment = adapted(environment)
     if isinstance(environment, type) or not hasattr(environment, "reset"):
         kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
         raise ShoalError(

@@ -423,6 +423,7 @@ def _make_environment(
         if saved and environment == saved["environment"]["name"]:
             return describing.rebuild(saved["environment"], parameters)
         return envs.make(environment, **parameters), describing.describe_named(environment, parameters)
+    environment = registry.adapted(environment)
     check_parameters(environment)
     return environment, describing.describe(environment)
 

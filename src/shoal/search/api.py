@@ -205,7 +205,7 @@ def _request(
       ShoalError: one of them is of a wrong type.
     """
     if environment is not None and not isinstance(environment, str):
-        environment_of(environment, {})
+        environment = environment_of(environment, {})
     check_algorithm(algorithm)
     return Request(
         environment,
