@@ -81,5 +81,5 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	@echo "installing Shoal and what its tests need into $(VENV) (once; it takes a minute or two)"
 	$(INSTALL) --editable '.[test]'
-	$(INSTALL) --no-deps 'jaxmarl>=0.2.0'  # its environments do not use gymnax, which requires jax<0.12
+	$(INSTALL) --no-deps 'jaxmarl>=0.2.0' 'gymnax>=1.0.1'  # gymnax requires jax<0.12, and works with newer ones
 	@touch $(VENV)/.installed $@

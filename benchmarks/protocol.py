@@ -46,6 +46,21 @@ PQN = {
     "layer_norm": False,
 }
 
+# PureJaxRL's settings for MinAtar.
+BREAKOUT = {"learning_rate": 5e-3, "update_epochs": 4, "num_minibatches": 8, "activation": "relu"}
+
+# Playground's settings for the control suite, with fewer epochs, for few environments.
+BALANCE = {
+    "learning_rate": 1e-3,
+    "update_epochs": 4,
+    "num_minibatches": 8,
+    "ent_coef": 1e-2,
+    "gamma": 0.995,
+    "reward_scale": 10.0,
+    "hidden_sizes": (32, 32, 32, 32),
+    "critic_hidden_sizes": (256, 256, 256, 256, 256),
+}
+
 
 class Program(NamedTuple):
     """What a worker times: a compiled function from its state to its next state and its outputs."""
