@@ -269,18 +269,18 @@ def environment_of(environment: str | Environment, parameters: Mapping[str, Any]
     require_usable()
     if isinstance(environment, str):
         return make(environment, **parameters)
-    environment = adapted(environment)
-    if isinstance(environment, type) or not hasattr(environment, "reset"):
-        kind = "a class" if isinstance(environment, type) else f"of type {type(environment).__name__}"
+    made = adapted(environment)
+    if isinstance(made, type) or not hasattr(made, "reset"):
+        kind = "a class" if isinstance(made, type) else f"of type {type(made).__name__}"
         raise ShoalError(
-            f"environment={arguments.short_repr(environment)} is {kind}; give an environment, or a name such as "
+            f"environment={arguments.short_repr(made)} is {kind}; give an environment, or a name such as "
             "'CartPole-v1'."
         )
-    check_is_environment("the environment is", environment)
+    check_is_environment("the environment is", made)
     if parameters:
         raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
-    check_parameters(environment)
-    return environment
+    check_parameters(made)
+    return made
 
 
 def environment_for(

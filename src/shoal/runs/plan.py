@@ -423,9 +423,9 @@ def _make_environment(
         if saved and environment == saved["environment"]["name"]:
             return describing.rebuild(saved["environment"], parameters)
         return envs.make(environment, **parameters), describing.describe_named(environment, parameters)
-    environment = registry.adapted(environment)
-    check_parameters(environment)
-    return environment, describing.describe(environment)
+    made = registry.adapted(environment)
+    check_parameters(made)
+    return made, describing.describe(made)
 
 
 @reports_user_code

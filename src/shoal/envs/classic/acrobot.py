@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.envs.classic.bounds import bounded_box
+from shoal.envs.classic.bounds import bound_of
 from shoal.types.spaces import Box, Discrete
 
 RUNGE_KUTTA_STAGES = ((0, 1 / 6), (1 / 2, 1 / 3), (1 / 2, 1 / 3), (1, 1 / 6))  # times and weights
@@ -78,7 +78,8 @@ class Acrobot:
     @property
     def observation_space(self) -> Box:
         """Cosine and sine of both angles, and the two velocities."""
-        return bounded_box((1, 1, 1, 1, self.max_velocity_1, self.max_velocity_2))
+        high = np.asarray([1, 1, 1, 1, bound_of(self.max_velocity_1), bound_of(self.max_velocity_2)])
+        return Box(-high, high)
 
     def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
         """Start hanging down, nearly at rest."""

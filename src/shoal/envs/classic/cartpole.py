@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.envs.classic.bounds import bounded_box
+from shoal.envs.classic.bounds import bound_of
 from shoal.types.spaces import Box, Discrete
 
 
@@ -59,7 +59,9 @@ class CartPole:
     @property
     def observation_space(self) -> Box:
         """The whole state; position and angle end the episode at half of their bounds."""
-        return bounded_box((2.0 * self.position_limit, np.inf, 2.0 * self.angle_limit, np.inf))
+        position, angle = bound_of(self.position_limit), bound_of(self.angle_limit)
+        high = np.asarray([2 * position, np.inf, 2 * angle, np.inf])
+        return Box(-high, high)
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
         """Start nearly upright and nearly at rest, in the middle of the track."""

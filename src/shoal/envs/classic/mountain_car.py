@@ -9,7 +9,7 @@ import numpy as np
 from shoal.config.struct import struct
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.envs.classic.bounds import bounded_box
+from shoal.envs.classic.bounds import bound_of
 from shoal.types.spaces import Box, Discrete
 
 STEEPNESS = 3.0  # the hill is sin(3 x)
@@ -45,7 +45,8 @@ class Hill:
     @property
     def observation_space(self) -> Box:
         """Position and velocity."""
-        return bounded_box((self.max_position, self.max_speed), (self.min_position, -self.max_speed))
+        speed, lowest = bound_of(self.max_speed), bound_of(self.min_position, -np.inf)
+        return Box(low=(lowest, -speed), high=(bound_of(self.max_position), speed))
 
     def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
         """Start at rest, near the bottom of the valley."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.classic import scenes
-from shoal.envs.classic.bounds import bounded_box
+from shoal.envs.classic.bounds import bound_of
 from shoal.types.spaces import Box
 
 
@@ -56,7 +56,8 @@ class Pendulum:
     @property
     def observation_space(self) -> Box:
         """The tip's position and the angular velocity."""
-        return bounded_box((1, 1, self.max_speed))
+        high = np.asarray([1, 1, bound_of(self.max_speed)])
+        return Box(-high, high)
 
     @property
     def action_space(self) -> Box:

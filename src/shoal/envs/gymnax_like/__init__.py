@@ -1,0 +1,1 @@
+"""Environments of gymnax and Craftax, and those of users with the same functions."""

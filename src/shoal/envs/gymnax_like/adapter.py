@@ -1,0 +1,287 @@
+"""Environments with gymnax's functions, `reset_env(key, params)` and `step_env(key, state, action, params)`.
+
+The flag that `step_env` returns is a termination in gymnax 1.0 and newer, and mixes death and time limit in Craftax.
+The packages' own limits are set out of reach, so that it is a termination in both; Shoal's own limit truncates. Tasks
+that observe the time keep theirs, as a truncation.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
+from shoal.base.user_errors import describe_error
+from shoal.envs.base import environment, restart, static, transition
+from shoal.envs.gymnax_like import craftax_scores, pictures
+from shoal.envs.registry import MAX_COUNT
+from shoal.envs.suites.conversion import of_types, space_of
+from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.suites.static_values import to_static
+from shoal.envs.wrappers import TimeLimit
+from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.types.spaces import Box, Space
+
+GYMNAX, CRAFTAX = "gymnax/", "craftax/"
+LIMITS = (
+    "max_steps_in_episode",
+    "max_timesteps",
+)  # the parameter that is the limit, in gymnax and in Craftax
+# Classes whose observation has the time, or the share of the limit that has passed.
+OBSERVES_TIME = ("BernoulliBandit", "DiscountingChain", "GaussianBandit", "MetaMaze", "PointRobot")
+
+
+class Facts(NamedTuple):
+    """The properties of an object, read once by tracing a reset and a step with its default parameters."""
+
+    observation: Any  # shapes and dtypes, as are the next two
+    state: PyTree
+    info: Mapping[str, Any]
+
+
+@environment
+class GymnaxLike:
+    """An environment of gymnax, of Craftax, or of a class with gymnax's functions.
+
+    Attributes:
+      params: the parameters of the package, which are data.
+      world: the package's own object.
+    """
+
+    params: Any
+    world: Any = static()
+
+    @property
+    def observation_space(self) -> Space:
+        """The package's space; unbounded where its bounds depend on parameters that are not known."""
+        return _spaces(self.world, _known(self.params))[0]
+
+    @property
+    def action_space(self) -> Space:
+        """The package's space; that of the default parameters where these are not known."""
+        return _spaces(self.world, _known(self.params))[1]
+
+    @property
+    def info_summaries(self) -> Mapping[str, str]:
+        """The reduction of each entry of `info`: the last value, which of an achievement is whether it was reached."""
+        return MappingProxyType({})
+
+    def reset(self, key: Array) -> tuple[State, TimeStep]:
+        """Start a new episode; `info` is zeros."""
+        facts = _facts(self.world)
+        observation, state = self.world.reset_env(key, self.params)
+        state = of_types(facts.state, state)
+        info = {name: jnp.zeros(x.shape, x.dtype) for name, x in facts.info.items()}
+        return state, restart(self._shown(observation), info=info)
+
+    def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
+        """Make one step, without the package's own reset."""
+        observation, after, reward, is_over, info = self.world.step_env(key, state, action, self.params)
+        after = of_types(_facts(self.world).state, after)
+        is_cut = self.world.is_truncated(after, self.params) if observes_time(self.world) else False
+        return after, transition(
+            self._shown(observation),
+            jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(is_over, bool),
+            truncated=jnp.asarray(is_cut, bool),
+            info=_info(self.world, after, info),
+        )
+
+    def _shown(self, observation: PyTree) -> PyTree:
+        """Return the observation in the dtype of its space, which may differ from the one that is made."""
+        dtype = getattr(_spaces(self.world, None)[0], "dtype", jnp.int32)
+        return jnp.asarray(observation, dtype)
+
+
+@environment
+class Drawn(GymnaxLike):
+    """An environment that its package can draw."""
+
+    def render(self, state: State) -> np.ndarray:
+        """Draw a state, uint8 [height, width, 3], by the package's own functions."""
+        return pictures.draw(self.world, self.params, state)
+
+
+def observes_time(world: Any) -> bool:
+    """Report whether the observation holds the time, so that the limit is a part of the task."""
+    return any(cls.__name__ in OBSERVES_TIME for cls in type(world).__mro__)
+
+
+def _limit_name(params: Any) -> str:
+    return next((name for name in LIMITS if hasattr(params, name)), "")
+
+
+def _limit(world: Any) -> int | None:
+    """Return the limit that Shoal keeps in place of the package, None where there is none or the package keeps it."""
+    name = _limit_name(world.default_params)
+    limit = getattr(world.default_params, name, 0) if name and not observes_time(world) else 0
+    return int(limit) if 1 <= limit <= MAX_COUNT else None
+
+
+def limit_of(prefix: str, name: str) -> int | None:
+    """Return the time limit of a name, in steps; None where the package keeps it."""
+    return _limit(world_of(prefix, name, ()))
+
+
+def adapted(world: Any) -> Environment:
+    """Make an environment, with its time limit, of an object or of the pair that `gymnax.make` returns.
+
+    Raises:
+      ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do.
+    """
+    world, params = world if isinstance(world, tuple) else (world, None)
+    if not hasattr(world, "step_env") or "AutoReset" in {
+        base.__name__.removeprefix("Environment") for base in type(world).__mro__
+    }:
+        raise ShoalError(
+            f"{type(world).__name__} begins new episodes itself; give one that does not, such as Craftax's NoAutoReset "
+            "classes."
+        )
+    params = world.default_params if params is None else params
+    limit = getattr(params, _limit_name(params), 0) if not observes_time(world) else 0
+    made = _environment(world, params)
+    return TimeLimit(made, int(limit)) if limit else made
+
+
+def _environment(world: Any, params: Any) -> Environment:
+    """Make the environment of an object, with its own limit out of reach."""
+    if (name := _limit_name(params)) and not observes_time(world):
+        params = params.replace(**{name: MAX_COUNT})
+    made: Environment = Drawn(params, world) if pictures.can_draw(world) else GymnaxLike(params, world)  # type: ignore[assignment]
+    return made
+
+
+@functools.cache
+def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Make the package's object of a name, one for each set of arguments, since it is hashed by its identity.
+
+    Raises:
+      ShoalError: there is no such name, or it cannot be made.
+    """
+    maker = _maker(prefix, name)
+    try:
+        with undisturbed():
+            return maker(**dict(arguments))
+    except Exception as error:
+        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+        raise ShoalError(f"{prefix}{name} cannot be made with {given}: {describe_error(error)}") from error
+
+
+def _maker(prefix: str, name: str) -> Callable[..., Any]:
+    """Return the class, or the function, that makes the object of a name."""
+    package = import_suite(prefix)
+    if ":" in name:
+        return import_object(name)
+    if prefix == CRAFTAX:
+        make = import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name
+        if name in FAMILIES[prefix].names:
+            return lambda: make(name, auto_reset=False)
+        known = FAMILIES[prefix].names
+    else:
+        known = tuple(package.registered_envs)
+        if name in known:
+            return import_suite(prefix, "gymnax.registration")._registry[name]
+    hint = nearest(name, known) or f"; there are {', '.join(known)}, and module:Name for a class of your own"
+    raise ShoalError(f"there is no environment {prefix + name!r}{hint}")
+
+
+@functools.cache
+def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
+    """Return the function that makes an environment of a name, from the parameters of its class and its `params`.
+
+    Raises:
+      ShoalError: there is no such name, or its package is not installed.
+    """
+    of_class, default = _class_parameters(_maker(prefix, name)), world_of(prefix, name, ()).default_params
+
+    def make(**parameters: Any) -> Environment:
+        arguments = {k: x for k, x in parameters.items() if k in of_class and x != of_class[k].default}
+        world = world_of(prefix, name, tuple(sorted(arguments.items())))
+        own = {k: x for k, x in parameters.items() if k not in of_class}
+        return _environment(world, world.default_params.replace(**own) if own else world.default_params)
+
+    of_params = {
+        field.name: _parameter(field.name, getattr(default, field.name))
+        for field in dataclasses.fields(default)
+        if isinstance(getattr(default, field.name), bool | int | float)
+        if field.name not in LIMITS or observes_time(world_of(prefix, name, ()))
+    }
+    known = of_class | of_params
+    make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
+    make.__annotations__ = {k: x.annotation for k, x in known.items()}
+    make.__name__ = make.__qualname__ = f"{prefix}{name}"
+    title = FAMILIES[prefix].title
+    make.__doc__ = (
+        f"{type(world_of(prefix, name, ())).__name__}, of {title if ':' not in name else 'your own'}."
+    )
+    return make
+
+
+def _class_parameters(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a class whose defaults are numbers or texts."""
+    declared = inspect.signature(maker).parameters.values()
+    return {
+        x.name: _parameter(x.name, x.default)
+        for x in declared
+        if isinstance(x.default, bool | int | float | str)
+    }
+
+
+def _parameter(name: str, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default))
+
+
+@functools.cache
+def _facts(world: Any) -> Facts:
+    """Read the facts about an object."""
+
+    def play(key: Array) -> tuple[Any, PyTree, dict[str, Array]]:
+        params = world.default_params
+        observation, state = world.reset_env(key, params)
+        action = world.action_space(params).sample(key)
+        _, after, _, _, info = world.step_env(key, state, action, params)
+        return observation, after, _info(world, after, info)
+
+    with jax.ensure_compile_time_eval():
+        key = jax.random.key(0)
+    return Facts(*jax.eval_shape(play, key))
+
+
+def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the numbers of `info`; in Craftax the achievements so far, which its own has only at an episode's end."""
+    if craftax_scores.has_achievements(world):
+        return craftax_scores.achievements(world, state)
+    return {name: jnp.asarray(x) for name, x in info.items() if name != "discount" and _is_number(x)}
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, bool | int | float | np.ndarray | jax.Array)
+
+
+def _known(params: Any) -> Hashable | None:
+    """Return the values of parameters; None where one is traced, or differs between environments."""
+    leaves = jax.tree.leaves(params)
+    is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves)
+    return None if is_unknown else to_static("params", leaves)
+
+
+@functools.cache
+def _spaces(world: Any, values: Hashable | None) -> tuple[Space, Space]:
+    """Return the spaces of observations and actions for the values of parameters, None where they are not known."""
+    default = world.default_params
+    structure = jax.tree.structure(default)
+    params = default if values is None else jax.tree.unflatten(structure, list(values))  # type: ignore[call-overload]
+    with undisturbed():
+        observation = space_of(world.observation_space(params), _facts(world).observation)
+        action = space_of(world.action_space(params))
+    if values is None and isinstance(observation, Box) and jnp.issubdtype(observation.dtype, jnp.floating):
+        observation = Box(-np.inf, np.inf, observation.shape, observation.dtype)
+    return observation, action

@@ -1,0 +1,68 @@
+"""Pictures of states by gymnax's and Craftax's own functions."""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.envs.gymnax_like.craftax_scores import has_achievements
+from shoal.envs.suites.packages import undisturbed
+from shoal.types import State
+
+# The names that gymnax's `Visualizer` draws.
+OF_GYMNAX = (
+    *(
+        "Acrobot-v1",
+        "CartPole-v1",
+        "Pendulum-v1",
+        "MountainCar-v0",
+        "MountainCarContinuous-v0",
+        "Catch-bsuite",
+    ),
+    *("Asterix-MinAtar", "Breakout-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar"),
+    *("Pong-misc", "PointRobot-misc", "MetaMaze-misc", "FourRooms-misc"),
+)
+BLOCK_PIXELS = 16  # of Craftax's pictures
+
+
+def can_draw(world: Any) -> bool:
+    """Report whether the package of an object has functions that draw it."""
+    is_of_gymnax = type(world).__module__.startswith("gymnax.")
+    return has_achievements(world) or (is_of_gymnax and getattr(world, "name", "") in OF_GYMNAX)
+
+
+def draw(world: Any, params: Any, state: State) -> np.ndarray:
+    """Draw a state, uint8 [height, width, 3]."""
+    return (
+        _drawn_by_craftax(world, state) if has_achievements(world) else _drawn_by_gymnax(world, params, state)
+    )
+
+
+def _drawn_by_craftax(world: Any, state: State) -> np.ndarray:
+    package = ".".join(type(world).__module__.split(".")[:2])
+    return np.clip(np.asarray(_craftax_renderer(package)(state)), 0, 255).astype(np.uint8)
+
+
+@functools.cache
+def _craftax_renderer(package: str) -> Callable[[State], jax.Array]:
+    with undisturbed():
+        make = importlib.import_module(f"{package}.renderer").make_craftax_pixel_renderer
+        return jax.jit(make(BLOCK_PIXELS))
+
+
+def _drawn_by_gymnax(world: Any, params: Any, state: State) -> np.ndarray:
+    """Draw by gymnax's `Visualizer`, whose figure is drawn without a window and closed."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415  (takes a second)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+
+    visualizer = importlib.import_module("gymnax.visualize.visualizer").Visualizer(world, params, [state])
+    try:
+        canvas = FigureCanvasAgg(visualizer.fig)
+        visualizer.init()
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    finally:
+        plt.close(visualizer.fig)
