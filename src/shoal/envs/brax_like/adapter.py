@@ -1,0 +1,228 @@
+"""Environments with Brax's functions, `reset(rng) -> State` and `step(State, action) -> State`.
+
+The packages' own objects have no time limit (their trainers' wrappers add it) and begin no episodes themselves, so that
+an end is a termination, and Shoal's own limit truncates.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError
+from shoal.envs.base import environment, restart, static, transition
+from shoal.envs.brax_like import brax_names, pictures, playground_names
+from shoal.envs.brax_like.randomisation import changed_leaves, with_leaves
+from shoal.envs.suites.conversion import of_types
+from shoal.envs.suites.families import FAMILIES
+from shoal.envs.wrappers import TimeLimit
+from shoal.types import Array, Environment, PyTree, TimeStep
+from shoal.types.spaces import Box, Dict, Space
+
+PRIVILEGED = "privileged_state"  # the entry that only a critic is shown
+DIVERGED = "diverged"  # the entry of `info`: whether a number was not finite
+NAMES = {"brax/": brax_names, "playground/": playground_names}
+
+
+class BraxState(NamedTuple):
+    """The package's state, the last finite observation, and the numbers of the model that are this episode's own."""
+
+    inner: PyTree
+    observation: PyTree
+    model: tuple[Array, ...]  # () without a randomiser
+
+
+class Facts(NamedTuple):
+    """The properties of an object, read once by tracing a reset and a step."""
+
+    state: PyTree  # shapes and dtypes after a step
+    observation: PyTree  # shapes and dtypes
+
+
+@environment
+class BraxLike:
+    """An environment of MuJoCo Playground, of Brax, or of a class with their functions.
+
+    Where a number of an observation, of a reward or of the positions is not finite the episode terminates with reward 0
+    and the last finite observation, and `info["diverged"]` is 1.
+
+    Attributes:
+      world: the package's own object.
+      randomiser: its function of domain randomisation, `(model, keys) -> (models, in_axes)`, called with one key at the
+        start of each episode; None for the model as it is.
+    """
+
+    world: Any = static()
+    randomiser: Any = static(None)
+
+    @property
+    def observation_space(self) -> Space:
+        """A vector, or a dictionary of what the package observes, without bounds."""
+        shapes = _facts(self.world).observation
+        boxes = {name: Box(-np.inf, np.inf, x.shape) for name, x in _entries(shapes).items()}
+        return Dict(boxes) if isinstance(shapes, Mapping) else boxes[""]
+
+    @property
+    def critic_only(self) -> tuple[str, ...]:
+        """The privileged state, if there is one."""
+        return tuple(name for name in _entries(_facts(self.world).observation) if name == PRIVILEGED)
+
+    @property
+    def action_space(self) -> Box:
+        """Controls from -1 to 1."""
+        return Box(-1.0, 1.0, (self.world.action_size,))
+
+    @property
+    def info_summaries(self) -> Mapping[str, str]:
+        """Terms of the reward are added up over an episode; of the other metrics the last value counts."""
+        terms = {name: "sum" for name in _facts(self.world).state.metrics if name.startswith("reward")}
+        return MappingProxyType(terms | {DIVERGED: "max"})
+
+    @property
+    def frames_per_second(self) -> float:
+        """The rate at which the world moves as fast as time does."""
+        return float(1 / getattr(self.world, "dt", 0.1))
+
+    def reset(self, key: Array) -> tuple[BraxState, TimeStep]:
+        """Start a new episode, with its own physics if there is a randomiser."""
+        facts = _facts(self.world)
+        model: tuple[Array, ...] = ()
+        if self.randomiser is not None:
+            key, model_key = jax.random.split(key)
+            model = changed_leaves(self.randomiser, self.world, model_key)
+        inner = with_leaves(self.world, self.randomiser, model).reset(key)
+        inner = of_types(facts.state, _completed(inner, facts.state))
+        observation = _float32(inner.obs)
+        return BraxState(inner, observation, model), restart(observation, info=_info(inner, jnp.float32(0.0)))
+
+    def step(self, state: BraxState, action: PyTree, key: Array) -> tuple[BraxState, TimeStep]:
+        """Make one step; the package's own state holds its randomness, so that the key is not used."""
+        world = with_leaves(self.world, self.randomiser, state.model)
+        # A copy of the dictionaries, since the packages write into `info` and `metrics`.
+        inner = world.step(jax.tree.map(lambda x: x, state.inner), action)
+        inner = of_types(_facts(self.world).state, inner)
+        is_finite = _is_finite(inner)
+        observation = jax.tree.map(
+            lambda x, last: jnp.where(is_finite, x, last), _float32(inner.obs), state.observation
+        )
+        is_cut = playground_names.is_cut(self.world, inner)
+        return BraxState(inner, observation, state.model), transition(
+            observation,
+            jnp.where(is_finite, inner.reward, 0.0).astype(jnp.float32),
+            terminated=~is_finite | ((inner.done > 0.5) & ~is_cut),
+            truncated=is_cut,
+            info=_info(inner, 1.0 - is_finite.astype(jnp.float32)),
+        )
+
+    def render(self, state: BraxState) -> np.ndarray:
+        """Draw a state by the package's own renderer, uint8 [height, width, 3].
+
+        Raises:
+          ShoalError: MuJoCo cannot draw here.
+        """
+        return pictures.draw(self.world, state.inner)
+
+
+def limit_of(prefix: str, name: str) -> int | None:
+    """Return the time limit of a name, in steps: that of the package's own training."""
+    return NAMES[prefix].limit_of(name)
+
+
+def adapted(world: Any) -> Environment:
+    """Make an environment, with its time limit, of an object of Playground or Brax.
+
+    Raises:
+      ShoalError: it is inside a wrapper of the packages' trainers, or is a batch.
+    """
+    if not hasattr(world, "action_size") or world.unwrapped is not world:
+        raise ShoalError(
+            f"{type(world).__name__} is a wrapper of Brax's trainer; give the environment without it, such as "
+            "`world.unwrapped`: Shoal has its own time limit, batch and starts."
+        )
+    config = getattr(world, "_config", None)
+    limit = int(getattr(config, "episode_length", brax_names.EPISODE_LENGTH))
+    return TimeLimit(BraxLike(world), limit)  # type: ignore[arg-type]
+
+
+@functools.cache
+def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
+    """Return the function that makes an environment of a name.
+
+    Raises:
+      ShoalError: there is no such name, or its package is not installed.
+    """
+    names = NAMES[prefix]
+    known = names.parameters_of(name)
+    own = inspect.Parameter("randomize", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
+
+    def make(*, randomize: bool = False, **parameters: Any) -> BraxLike:
+        world = names.world_of(
+            name, tuple(sorted((k, x) for k, x in parameters.items() if x != known[k].default))
+        )
+        return BraxLike(world, names.randomiser_of(name) if randomize else None)
+
+    make.__signature__ = inspect.Signature([*known.values(), own])  # type: ignore[attr-defined]
+    make.__annotations__ = {k: x.annotation for k, x in known.items()} | {"randomize": bool}
+    make.__name__ = make.__qualname__ = f"{prefix}{name}"
+    make.__doc__ = f"{name} of {FAMILIES[prefix].title}."
+    make.portable_parameters = names.portable_parameters  # type: ignore[attr-defined]
+    return make
+
+
+@functools.cache
+def _facts(world: Any) -> Facts:
+    """Read the facts about an object."""
+
+    def play(key: Array) -> tuple[PyTree, PyTree]:
+        first = world.reset(key)
+        after = world.step(jax.tree.map(lambda x: x, first), jnp.zeros(world.action_size))
+        return after, first.obs
+
+    with jax.ensure_compile_time_eval():
+        key = jax.random.key(0)
+    return Facts(*jax.eval_shape(play, key))
+
+
+def _completed(inner: PyTree, state: PyTree) -> PyTree:
+    """Return a state after a reset with the entries of `info` and `metrics` that only a step makes, as zeros."""
+
+    def complete(own: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+        missing = {
+            k: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x)
+            for k, x in shapes.items()
+            if k not in own
+        }
+        return {k: ({**own, **missing})[k] for k in shapes}
+
+    return inner.replace(
+        info=complete(dict(inner.info), state.info), metrics=complete(dict(inner.metrics), state.metrics)
+    )
+
+
+def _entries(observation: PyTree) -> dict[str, Any]:
+    return dict(observation) if isinstance(observation, Mapping) else {"": observation}
+
+
+def _float32(observation: PyTree) -> PyTree:
+    """Return an observation whose mappings are dictionaries."""
+    entries = {name: jnp.asarray(x, jnp.float32) for name, x in _entries(observation).items()}
+    return entries if isinstance(observation, Mapping) else entries[""]
+
+
+def _is_finite(inner: PyTree) -> Array:
+    """Report whether observation, reward and positions are finite."""
+    data = getattr(inner, "data", None) or getattr(inner, "pipeline_state", None)
+    positions = next((getattr(data, name) for name in ("qpos", "q") if hasattr(data, name)), 0.0)
+    parts = jax.tree.leaves((inner.obs, inner.reward, positions))
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in parts])
+
+
+def _info(inner: PyTree, diverged: Array) -> dict[str, Array]:
+    """Return the metrics of a step, 0 where they are not finite."""
+    metrics = {name: jnp.nan_to_num(jnp.asarray(x, jnp.float32)) for name, x in inner.metrics.items()}
+    return metrics | {DIVERGED: diverged}

@@ -1,0 +1,80 @@
+"""Brax's own objects behind its names."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
+from shoal.base.user_errors import describe_error
+from shoal.envs.brax_like.pictures import draw_without_a_window
+from shoal.envs.suites.packages import import_suite, undisturbed
+
+PREFIX = "brax/"
+EPISODE_LENGTH = 1000  # of Brax's training
+PLAIN = (bool, int, float, str)
+
+
+def _class_of(name: str) -> Callable[..., Any]:
+    """Return the class of a name.
+
+    Raises:
+      ShoalError: there is no such name, or Brax is not installed.
+    """
+    draw_without_a_window()
+    classes = import_suite(PREFIX, "brax.envs")._envs
+    if ":" in name:
+        return import_object(name)
+    if name not in classes:
+        hint = (
+            nearest(name, classes)
+            or f"; there are {', '.join(classes)}, and module:Name for a class of your own"
+        )
+        raise ShoalError(f"there is no environment {PREFIX + name!r}{hint}")
+    return classes[name]
+
+
+def limit_of(name: str) -> int:
+    """Return the time limit in steps."""
+    return EPISODE_LENGTH
+
+
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a name's class that are numbers or texts."""
+    declared = inspect.signature(_class_of(name)).parameters.values()
+    return {
+        x.name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=type(x.default))
+        for x in declared
+        if isinstance(x.default, PLAIN)
+    }
+
+
+@functools.cache
+def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Make Brax's object of a name, one for each set of arguments, since it is hashed by its identity.
+
+    Raises:
+      ShoalError: it cannot be made.
+    """
+    maker = _class_of(name)
+    try:
+        with undisturbed():
+            return maker(**dict(arguments))
+    except Exception as error:
+        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+        raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+
+
+def randomiser_of(name: str) -> Any:
+    """Refuse: Brax has no randomisers of its own.
+
+    Raises:
+      ShoalError: always.
+    """
+    raise ShoalError(f"{PREFIX}{name} has no domain randomiser; leave randomize out")
+
+
+def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a run writes down: all."""
+    return dict(parameters)

@@ -1,0 +1,156 @@
+"""MuJoCo Playground's own objects behind its names: their configs, and the folder of robots that many need."""
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
+from shoal.base.user_errors import describe_error
+from shoal.envs.brax_like.pictures import draw_without_a_window
+from shoal.envs.registry import MAX_COUNT
+from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.types import Array, PyTree
+
+PREFIX = "playground/"
+LIMIT = "episode_length"  # the entry of a config
+IMPL = (
+    "impl"  # of MuJoCo's physics; "jax" runs everywhere, and "warp", Playground's default, on NVIDIA's GPUs
+)
+MENAGERIE, VARIABLE = "menagerie", "SHOAL_MENAGERIE"
+NESTED = "__"  # between the names of a nested entry: `reward_config__scales__pose`
+OBSERVES_TIME = ("HandOver",)  # classes whose observation has the share of the limit that has passed
+
+
+def _registry() -> Any:
+    draw_without_a_window()
+    return import_suite(PREFIX, "mujoco_playground").registry
+
+
+def _check_name(name: str) -> None:
+    names = _registry().ALL_ENVS
+    if name not in names and ":" not in name:
+        there_are = f"; there are {', '.join(names)}, and module:Name for a class of your own"
+        raise ShoalError(f"there is no environment {PREFIX + name!r}{nearest(name, names) or there_are}")
+
+
+@functools.cache
+def _config(name: str) -> dict[str, Any]:
+    """Return the entries of a name's default config by flat names; empty for a user's class."""
+    _check_name(name)
+    if ":" in name:
+        return {}
+    with undisturbed():
+        return _flat(_registry().get_default_config(name).to_dict())
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= (
+            _flat(value, f"{prefix}{name}{NESTED}") if isinstance(value, Mapping) else {prefix + name: value}
+        )
+    return flat
+
+
+def limit_of(name: str) -> int:
+    """Return the time limit in steps."""
+    return int(_config(name).get(LIMIT, 1000))
+
+
+def is_cut(world: Any, inner: PyTree) -> Array | bool:
+    """Report whether a task that observes the time has reached its own limit, which is kept."""
+    if type(world).__name__ not in OBSERVES_TIME:
+        return False
+    return inner.info["_steps"] >= world._config.episode_length
+
+
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters: entries of the config that are numbers or texts, and the folder of robots."""
+    entries = {
+        key: _parameter(key, value)
+        for key, value in _config(name).items()
+        if isinstance(value, bool | int | float | str) and key not in (LIMIT, IMPL) and key.isidentifier()
+    }
+    if ":" in name:
+        return entries
+    return entries | {IMPL: _parameter(IMPL, "jax"), MENAGERIE: _parameter(MENAGERIE, "")}
+
+
+def _parameter(name: str, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default))
+
+
+@functools.cache
+def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Make Playground's object of a name, one for each set of arguments, since it is hashed by its identity.
+
+    Raises:
+      ShoalError: it cannot be made, or needs robots of a folder that is not named.
+    """
+    _check_name(name)
+    values = dict(arguments)
+    menagerie = values.pop(MENAGERIE, "")
+    needs_robots = ":" not in name and name not in _registry().dm_control_suite.ALL_ENVS
+    if needs_robots:
+        _use_menagerie(name, menagerie)
+    try:
+        with undisturbed():
+            return _made(name, values)
+    except Exception as error:
+        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+        raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+
+
+def _made(name: str, values: Mapping[str, Any]) -> Any:
+    if ":" in name:
+        return import_object(name)(**values)
+    overrides = {key.replace(NESTED, "."): value for key, value in values.items()}
+    world = _registry().load(name, config_overrides={IMPL: "jax", **overrides})
+    if type(world).__name__ not in OBSERVES_TIME and LIMIT in _config(name):
+        with world._config.unlocked():
+            world._config.episode_length = MAX_COUNT
+    return world
+
+
+def _use_menagerie(name: str, folder: str) -> None:
+    """Let Playground read the robots of MuJoCo's menagerie from a folder; it would download them otherwise.
+
+    Raises:
+      ShoalError: no folder is named, or it is none.
+    """
+    module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")
+    folder = next((x for x in (folder, os.environ.get(VARIABLE, "")) if x and Path(x).is_dir()), folder)
+    if folder:
+        if not Path(folder).is_dir():
+            raise ShoalError(f"{PREFIX}{name}: {MENAGERIE}={folder!r} is not a folder; {_WHICH}")
+        module.MENAGERIE_PATH = import_suite(PREFIX, "etils.epath").Path(folder)
+    elif not module.MENAGERIE_PATH.exists():
+        raise ShoalError(f"{PREFIX}{name} needs robots of MuJoCo's menagerie; {_WHICH}")
+
+
+_WHICH = (
+    f"{MENAGERIE}=FOLDER or the environment variable {VARIABLE} names a clone of "
+    "https://github.com/google-deepmind/mujoco_menagerie"
+)
+
+
+def randomiser_of(name: str) -> Any:
+    """Return Playground's randomiser of a name.
+
+    Raises:
+      ShoalError: it has none.
+    """
+    randomiser = None if ":" in name else _registry().get_domain_randomizer(name)
+    if randomiser is None:
+        raise ShoalError(f"{PREFIX}{name} has no domain randomiser; leave randomize out")
+    return randomiser
+
+
+def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a run writes down; a folder of robots as a path from the root."""
+    folder = parameters.get(MENAGERIE)
+    return dict(parameters) | ({MENAGERIE: str(Path(folder).resolve())} if folder else {})
