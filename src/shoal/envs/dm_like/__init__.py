@@ -1,0 +1,1 @@
+"""Environments of Jumanji, and those of users with the same functions."""

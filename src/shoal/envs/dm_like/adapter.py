@@ -1,0 +1,297 @@
+"""Environments with Jumanji's functions, `reset(key)` and `step(state, action)`, which return dm_env's time-steps.
+
+Most of Jumanji's tasks end by their time limit as by a termination. It is set out of reach, so that an end of
+discount 0 is a termination; Shoal's own limit truncates. The masks in Jumanji's observations become action masks.
+"""
+
+import contextlib
+import copy
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
+from shoal.base.user_errors import describe_error
+from shoal.envs.base import environment, restart, static, transition
+from shoal.envs.dm_like import pictures
+from shoal.envs.registry import MAX_COUNT
+from shoal.envs.suites.conversion import of_types
+from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.wrappers import TimeLimit
+from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+
+PREFIX = "jumanji/"
+LIMIT = "time_limit"
+MASK = "action_mask"  # the entry of Jumanji's observations
+SIZED_BY_LIMIT = ("MMST",)  # classes whose states have the limit's length; they keep it
+PLAIN = (bool, int, float, str)
+
+
+class Facts(NamedTuple):
+    """The properties of an object, read once by tracing a reset and a step."""
+
+    state: PyTree  # shapes and dtypes after a step
+    observation: Mapping[str, Any]  # of each entry the shape, without the mask
+    extras: Mapping[str, Any]
+    actions: tuple[int, ...]  # the number of values of each part; () for controls
+    is_joint: bool  # whether a mask is of all combinations of the parts
+
+
+@environment
+class DMLike:
+    """An environment of Jumanji (Bonnet et al. 2024), or of a class with its functions.
+
+    An observation is a dictionary of float32 arrays; entries within entries have names such as `agent_position.row`. A
+    task whose mask is of all combinations of several parts of an action has a single discrete action, the number of the
+    combination in the order of `numpy.ravel_multi_index`.
+
+    Attributes:
+      world: Jumanji's own object.
+    """
+
+    world: Any = static()
+
+    @property
+    def observation_space(self) -> Space:
+        """A dictionary of what Jumanji observes, without the mask; the array itself where there is one alone."""
+        boxes = {name: Box(-np.inf, np.inf, x.shape) for name, x in _facts(self.world).observation.items()}
+        return boxes[""] if tuple(boxes) == ("",) else Dict(boxes)
+
+    @property
+    def action_space(self) -> Space:
+        """Discrete, of several parts, or controls within Jumanji's bounds."""
+        facts, spec = _facts(self.world), self.world.action_spec
+        if not facts.actions:
+            return Box(np.broadcast_to(spec.minimum, spec.shape), np.broadcast_to(spec.maximum, spec.shape))
+        if len(facts.actions) == 1 or facts.is_joint:
+            return Discrete(math.prod(facts.actions))
+        return MultiDiscrete(facts.actions)
+
+    @property
+    def info_summaries(self) -> Mapping[str, str]:
+        """The reduction of each entry of `info`: the last value."""
+        return MappingProxyType({})
+
+    def reset(self, key: Array) -> tuple[State, TimeStep]:
+        """Start a new episode; `info` is zeros."""
+        facts = _facts(self.world)
+        state, first = self.world.reset(key)
+        info = {name: jnp.zeros(x.shape) for name, x in facts.extras.items()}
+        shown, mask = self._shown(first.observation)
+        return of_types(facts.state, state), restart(shown, action_mask=mask, info=info)
+
+    def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
+        """Make one step; Jumanji's state holds its randomness, so that the key is not used."""
+        facts = _facts(self.world)
+        if facts.is_joint:
+            action = jnp.stack(jnp.unravel_index(action, facts.actions)).astype(jnp.int32)
+        after, made = self.world.step(state, action)
+        is_last = made.step_type == LAST
+        is_cut = is_last & (made.discount != 0) | self._is_cut(after)
+        shown, mask = self._shown(made.observation)
+        return of_types(facts.state, after), transition(
+            shown,
+            jnp.asarray(made.reward, jnp.float32),
+            terminated=is_last & ~is_cut,
+            truncated=is_cut,
+            action_mask=mask,
+            info={name: jnp.asarray(made.extras[name], jnp.float32) for name in facts.extras},
+        )
+
+    def _is_cut(self, state: State) -> Array | bool:
+        """Report whether a task that keeps its limit has reached it."""
+        keeps = type(self.world).__name__ in SIZED_BY_LIMIT
+        return state.step_count >= self.world.time_limit if keeps else False  # type: ignore[attr-defined]
+
+    def _shown(self, observation: PyTree) -> tuple[PyTree, Array | None]:
+        """Divide an observation into what is shown and the mask."""
+        entries = _entries(observation)
+        mask = entries.pop(MASK, None)
+        shown = {name: jnp.asarray(x, jnp.float32) for name, x in entries.items()}
+        return shown[""] if tuple(shown) == ("",) else shown, None if mask is None else jnp.ravel(mask)
+
+
+@environment
+class Drawn(DMLike):
+    """An environment that Jumanji can draw."""
+
+    def render(self, state: State) -> np.ndarray:
+        """Draw a state by Jumanji's viewer, uint8 [height, width, 3]."""
+        return pictures.draw(self.world, state)
+
+
+LAST = 2  # dm_env's number of a last time-step
+
+
+def _entries(observation: PyTree) -> dict[str, Any]:
+    """Return the arrays of an observation by name."""
+    leaves = jax.tree_util.tree_flatten_with_path(observation)[0]
+    return {".".join(map(_name, path)): leaf for path, leaf in leaves}
+
+
+def _name(part: Any) -> str:
+    return str(next(getattr(part, name) for name in ("name", "key", "idx") if hasattr(part, name)))
+
+
+def limit_of(prefix: str, name: str) -> int | None:
+    """Return Jumanji's time limit of a name in steps; None where it has none, or keeps it."""
+    return _limit(_made(name, ()))
+
+
+def _limit(world: Any) -> int | None:
+    keeps = type(world).__name__ in SIZED_BY_LIMIT
+    return None if keeps else getattr(world, LIMIT, None)
+
+
+def adapted(world: Any) -> Environment:
+    """Make an environment, with its time limit, of one of Jumanji's objects, which is not changed.
+
+    Raises:
+      ShoalError: it is a wrapper, or its spaces are not those of one agent.
+    """
+    if not hasattr(world, "action_spec") or getattr(world, "unwrapped", world) is not world:
+        raise ShoalError(
+            f"{type(world).__name__} is one of Jumanji's wrappers; give the environment without it, such as "
+            "`world.unwrapped`."
+        )
+    made, limit = _environment(world), _limit(world)
+    return TimeLimit(made, limit) if limit else made
+
+
+def _environment(world: Any) -> Environment:
+    """Make the environment of an object, with its own limit out of reach."""
+    own = _without_limit(world)
+    _facts(own)  # which refuses some
+    return Drawn(own) if hasattr(own, "_viewer") else DMLike(own)  # type: ignore[return-value]
+
+
+@functools.cache
+def _without_limit(world: Any) -> Any:
+    """Return a copy of an object whose limit is out of reach, one for each, since it is hashed by its identity."""
+    own = copy.copy(world)
+    with undisturbed():
+        _ = own.action_spec, own.observation_spec  # which are made once, with the limit as a bound
+    if _limit(world) is not None:
+        setattr(own, LIMIT, MAX_COUNT)
+    return own
+
+
+@functools.cache
+def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
+    """Return the function that makes an environment of a name, from the parameters of its class.
+
+    Raises:
+      ShoalError: there is no such name, or Jumanji is not installed.
+    """
+    known = {
+        x.name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=type(x.default))
+        for x in inspect.signature(_class_of(name)).parameters.values()
+        if isinstance(x.default, PLAIN) and x.name != LIMIT
+    }
+
+    def make(**parameters: Any) -> Environment:
+        changed = {k: x for k, x in parameters.items() if x != known[k].default}
+        return _environment(_made(name, tuple(sorted(changed.items()))))
+
+    make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
+    make.__annotations__ = {k: x.annotation for k, x in known.items()}
+    make.__name__ = make.__qualname__ = f"{PREFIX}{name}"
+    make.__doc__ = f"{name} of Jumanji."
+    return make
+
+
+def _class_of(name: str) -> Callable[..., Any]:
+    package = import_suite(PREFIX)
+    if ":" in name:
+        return import_object(name)
+    registry = import_suite(PREFIX, "jumanji.registration")
+    if name not in registry._REGISTRY:
+        known = sorted(registry._REGISTRY)
+        hint = (
+            nearest(name, known) or f"; there are {', '.join(known)}, and module:Name for a class of your own"
+        )
+        raise ShoalError(f"there is no environment {PREFIX + name!r}{hint}")
+    with undisturbed():
+        return registry.load(package.registration._REGISTRY[name].entry_point)
+
+
+@functools.cache
+def _made(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
+    """Make Jumanji's object of a name, one for each set of arguments.
+
+    Raises:
+      ShoalError: it cannot be made, or needs files that Jumanji would download.
+    """
+    maker = _class_of(name)
+    try:
+        with undisturbed(), _without_downloads():
+            values = dict(arguments)
+            return maker(**values) if ":" in name else import_suite(PREFIX).make(name, **values)
+    except Exception as error:
+        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+        if type(error).__module__.startswith("huggingface_hub"):
+            raise ShoalError(
+                f"{PREFIX}{name} needs files that Jumanji downloads when it is made, and which are not here; make it "
+                f"once where there is a network: python -c \"import jumanji; jumanji.make('{name}')\""
+            ) from error
+        raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+
+
+@contextlib.contextmanager
+def _without_downloads() -> Any:
+    """Let Hugging Face's library use only what was downloaded before."""
+    try:
+        from huggingface_hub import constants  # noqa: PLC0415
+    except ImportError:
+        yield
+        return
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@functools.cache
+def _facts(world: Any) -> Facts:
+    """Read the facts about an object.
+
+    Raises:
+      ShoalError: it has several agents, or actions that no space of Shoal has.
+    """
+
+    def play(key: Array) -> tuple[PyTree, Any]:
+        state, _ = world.reset(key)
+        return world.step(state, world.action_spec.generate_value())
+
+    with undisturbed():
+        after, made = jax.eval_shape(play, jax.random.key(0))
+        spec = world.action_spec
+    where = type(world).__name__
+    if made.reward.shape:
+        raise ShoalError(
+            f"{PREFIX}{where} has a reward for each of {made.reward.shape[0]} agents; only environments of one agent are "
+            "adapted"
+        )
+    entries = _entries(made.observation)
+    mask = entries.pop(MASK, None)
+    actions = tuple(int(n) for n in np.ravel(spec.num_values)) if hasattr(spec, "num_values") else ()
+    if not actions and not jnp.issubdtype(spec.dtype, jnp.floating):
+        raise ShoalError(f"{PREFIX}{where} has actions {spec}, which are neither discrete nor controls")
+    is_joint = len(actions) > 1 and mask is not None and mask.shape == actions
+    if mask is not None and not is_joint and math.prod(mask.shape) != sum(actions):
+        raise ShoalError(
+            f"{PREFIX}{where} has a mask {mask.shape} of actions {actions}, which fits neither the parts nor all their "
+            "combinations"
+        )
+    extras = {name: x for name, x in (made.extras or {}).items() if hasattr(x, "dtype")}
+    return Facts(after, entries, extras, actions, is_joint)
