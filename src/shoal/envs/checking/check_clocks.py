@@ -48,21 +48,22 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
     A clock that the observation or the reward shows is part of the task, and may terminate it. `lengths` are
     those of the episodes that ended.
     """
-    state, action_mask, action_keys, keys = _early_states(rollouts)
+    step = _random_step(rollouts)
+    state, action_mask, action_keys, keys = _early_states(rollouts, step)
     leaves = {
         name: np.asarray(leaf)
         for name, leaf in named_leaves(state).items()
         if name in rollouts.first.small_leaves
     }
 
-    step = _random_step(rollouts)
-
     def step_at(clock: Clock, steps: int) -> Any:
         """Return the time-steps of one step from the early states, the clock moved forward."""
         # Only this leaf is replaced: the others may be keys, which NumPy does not hold.
         named = {**named_leaves(state), clock.name: clock.advance(leaves[clock.name], steps)}
         advanced = with_named_leaves(state, named)
-        return jax.tree.map(np.asarray, step(advanced, action_mask, action_keys, keys)[1])
+        arguments = advanced, action_mask, action_keys, keys
+        halves = [jax.tree.map(lambda x, i=i: jax.numpy.split(x, 2)[i], arguments) for i in (0, 1)]
+        return jax.tree.map(lambda *x: np.concatenate(x), *(step(*half)[1] for half in halves))
 
     first_end_of = _first_end_function(rollouts)
     counters, changeable = list(_counters(rollouts)), _changeable_leaves(rollouts)
@@ -81,7 +82,7 @@ def check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Finding
             return
 
 
-def _early_states(rollouts: Rollouts) -> Any:
+def _early_states(rollouts: Rollouts, step: Callable[..., Any]) -> Any:
     """Return the states of the start and those one step later, whose reward may depend on the first action.
 
     Returns:
@@ -90,9 +91,13 @@ def _early_states(rollouts: Rollouts) -> Any:
     keys = rollouts.action_keys, rollouts.keys
     state, timestep = rollouts.start
     first = state, timestep.action_mask
-    state, timestep = _random_step(rollouts)(*first, *keys)
+    state, timestep = step(*first, *keys)
     second = where(timestep.last, first, (state, timestep.action_mask))
-    return jax.tree.map(lambda x, y: jax.numpy.concatenate([x, y]), (*first, *keys), (*second, *keys))
+    return jax.tree.map(_join, (*first, *keys), (*second, *keys))
+
+
+def _join(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jax.numpy.concatenate([x, y])
 
 
 def _random_step(rollouts: Rollouts) -> Any:

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.config.struct import as_arrays, named_leaves, where
+from shoal.config.struct import as_arrays, named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_inspect import check_timesteps
 from shoal.envs.checking.check_keys import is_key
 from shoal.envs.checking.check_traces import Traces, bitwise_equal, format_short, sample_action
 from shoal.types import TimeStep
 from shoal.xla.backend import compile_ahead
+from shoal.xla.sparse_updates import change_where
 
 MAX_BLOCK_BYTES = 32 * 2**20  # of the data of one block
 MAX_LEAF_SIZE = 64  # elements: smaller leaves of the state are searched for a clock
@@ -69,7 +70,8 @@ def advance(env: Any, carry: Any, keys: Any) -> Any:
         step_key, reset_key, action_key = keys
         action = sample_action(env, action_key, timestep.action_mask)
         stepped = env.step(state, action, step_key)
-        carry = where(timestep.last, env.reset(reset_key), stepped)
+        # Only the worlds whose episode has ended compute a start, which may cost as much as hundreds of steps.
+        carry = change_where(timestep.last, lambda _, key: env.reset(key), stepped, reset_key)
         return carry, (carry[1], _small_leaves(carry[0]))
 
     return jax.lax.scan(step, carry, keys)

@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ CONCRETIZATION = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 REPEATS = 4  # traces of each kind: a random choice of Python's per trace stays undetected 1 time in 64
+SLOW_TRACE = 2.0  # seconds; a program that takes longer is traced twice, which still shows a random number
 
 
 class Traces(NamedTuple):
@@ -332,12 +334,7 @@ def _check_mask(env: Any, method: str, mask: Any) -> Iterator[Finding]:
 
 def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
     """Check that several traces of the same calls are the same program, or at least give the same numbers."""
-    programs = []
-    for inline in (False, True):
-        programs.append(
-            [program for program in (_program(env, key, inline) for _ in range(REPEATS)) if program]
-        )
-    for group in programs:
+    for group in (_programs(env, key, inline) for inline in (False, True)):
         texts = [_text(program) for program, _ in group]
         for text, (program, shapes) in zip(texts[1:], group[1:], strict=True):
             if text == texts[0] and _equal_constants(program, group[0][0]):
@@ -350,6 +347,14 @@ def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
                     "key alone, not on Python or NumPy randomness, globals, or attributes that change",
                 )
                 return
+
+
+def _programs(env: Any, key: jax.Array, inline: bool) -> list[Any]:
+    """Trace the same program several times; none where it cannot be traced so."""
+    begun, first = time.monotonic(), _program(env, key, inline)
+    repeats = 2 if time.monotonic() - begun > SLOW_TRACE else REPEATS
+    others = [_program(env, key, inline) for _ in range(repeats - 1)] if first else []
+    return [program for program in (first, *others) if program]
 
 
 def _program(env: Any, key: jax.Array, inline: bool) -> Any:

@@ -279,8 +279,8 @@ def _facts(world: Any) -> Facts:
     where = type(world).__name__
     if made.reward.shape:
         raise ShoalError(
-            f"{PREFIX}{where} has a reward for each of {made.reward.shape[0]} agents; only environments of one agent are "
-            "adapted"
+            f"{PREFIX}{where} has a reward for each of {made.reward.shape[0]} agents; only environments of one agent "
+            "are adapted"
         )
     entries = _entries(made.observation)
     mask = entries.pop(MASK, None)
