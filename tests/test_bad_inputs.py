@@ -206,6 +206,10 @@ WORDS = {
     "--shared-torso --separate-updates": "shared_torso=True",
     "--vf-clip-coef 0.3": "vf_clip_coef=0.3",
     "--reset-pool 5": "reset_pool=5",
+    "--reset-refresh 5": "reset_refresh=5 has no effect with reset='fresh'",
+    "--reset-ratio 4 --reset pool": "reset_ratio=4 has no effect with reset='pool'",
+    "--reset optimistic --reset-ratio 0": "reset_ratio=0 is out of bounds",
+    "--reset optimisitc": "optimistic",
     "--network shoal.nets.joint:JointActorCritic --core gru": (
         "no flag '--core'; it is a setting of the default network, which --network replaces"
     ),

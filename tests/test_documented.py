@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import shoal
+from shoal.config import settings
+from shoal.reporting.loggers.requests import LoggerFlags
+from shoal.runs import plan
 
 ROOT = Path(shoal.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -85,3 +88,24 @@ def test_links_between_pages_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
     missing = [link for link in links if ":" not in link and not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_the_settings_that_other_trainers_are_compared_with_exist():
+    """In the second column of each table of docs/coming_from.md, and CleanRL's names that are the same."""
+    known = set(vars(LoggerFlags())) | {
+        "algorithm",
+        "film_every",
+        "loggers",
+        "preset",
+        "start_from",
+        "max_episode_steps",
+    }
+    for algorithm in ("ppo", "dqn"):
+        _, run, config = plan.defaults(algorithm=algorithm)
+        known |= settings.settings_of(run).keys() | settings.settings_of(config).keys()
+    text = (ROOT.parents[1] / "docs" / "coming_from.md").read_text()
+    columns = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
+    named = re.findall(r"`--([a-z-]+)", " ".join([*columns, text.partition("| CleanRL")[0]]))
+    named += re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", " ".join(columns))
+    unknown = {name.replace("-", "_").removeprefix("no_") for name in named} - known
+    assert unknown <= {"privileged_state", "unroll_length"} and len(named) > 60

@@ -6,7 +6,7 @@ from shoal import envs
 from shoal.algos import catalogue
 from shoal.config.settings import settings_of
 from shoal.engine.run_config import RunConfig
-from shoal.envs.jaxmarl import worlds
+from shoal.envs.suites.families import FAMILIES
 from shoal.runs import presets
 
 ENTRIES = [
@@ -16,7 +16,7 @@ ENTRIES = [
     for algorithm, settings in presets.presets_of(environment, trials=trials).items()
     for name, value in settings.items()
 ]
-NAMES = {*envs.environments(), *(worlds.PREFIX + name for name in worlds.CLASSES)}
+NAMES = {*envs.environments(), *(x.prefix + name for x in FAMILIES.values() for name in x.names)}
 
 
 def fields_of(config_class):
