@@ -2,11 +2,18 @@
 
 import os
 import sys
+import types
 from argparse import Namespace
 
 import jax
 from protocol import BREAKOUT, Program, compiler_options, serve, updates_per_call
 
+# Its wrappers import navix's and Brax's, which this task does not use.
+for name in ("navix", "brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["brax"].envs = sys.modules["brax.envs"]
+sys.modules["brax.envs.wrappers.training"].EpisodeWrapper = None
+sys.modules["brax.envs.wrappers.training"].AutoResetWrapper = None
 sys.path.insert(0, os.environ.get("PUREJAXRL", "purejaxrl"))
 
 

@@ -54,20 +54,18 @@ class GymnaxLike:
     Attributes:
       params: the parameters of the package, which are data.
       world: the package's own object.
+      action_space: the package's space for these parameters. It is static, so that environments whose actions have
+        other bounds are not stacked.
     """
 
     params: Any
     world: Any = static()
+    action_space: Space = static()
 
     @property
     def observation_space(self) -> Space:
         """The package's space; unbounded where its bounds depend on parameters that are not known."""
         return _spaces(self.world, _known(self.params))[0]
-
-    @property
-    def action_space(self) -> Space:
-        """The package's space; that of the default parameters where these are not known."""
-        return _spaces(self.world, _known(self.params))[1]
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
@@ -155,7 +153,8 @@ def _environment(world: Any, params: Any) -> Environment:
     """Make the environment of an object, with its own limit out of reach."""
     if (name := _limit_name(params)) and not observes_time(world):
         params = params.replace(**{name: MAX_COUNT})
-    made: Environment = Drawn(params, world) if pictures.can_draw(world) else GymnaxLike(params, world)  # type: ignore[assignment]
+    kind = Drawn if pictures.can_draw(world) else GymnaxLike
+    made: Environment = kind(params, world, _spaces(world, _known(params))[1])  # type: ignore[assignment]
     return made
 
 
