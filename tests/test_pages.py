@@ -54,6 +54,7 @@ SKIPPED = [
     ("grid", "takes hours", "shoal train XLand-MiniGrid-R1-9x9 trial_episodes=5", "shoal eval runs/agent"),
     ("grid", "of a run that takes minutes", "shoal eval runs/small"),
     ("jaxmarl", "installs packages, or compiles for minutes", "pip install", "shoal train"),
+    ("jumanji", "installs packages, or compiles for minutes", "pip install", "shoal train"),
     (
         "loggers",
         "needs a key of W&B",

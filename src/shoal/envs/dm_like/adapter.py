@@ -109,15 +109,22 @@ class DMLike:
 
     def _is_cut(self, state: State) -> Array | bool:
         """Report whether a task that keeps its limit has reached it."""
-        keeps = type(self.world).__name__ in SIZED_BY_LIMIT
-        return state.step_count >= self.world.time_limit if keeps else False  # type: ignore[attr-defined]
+        if type(self.world).__name__ not in SIZED_BY_LIMIT:
+            return False
+        is_solved = jnp.all(state.finished_agents)  # type: ignore[attr-defined]
+        return ~is_solved & (state.step_count >= self.world.time_limit)  # type: ignore[attr-defined]
 
     def _shown(self, observation: PyTree) -> tuple[PyTree, Array | None]:
         """Divide an observation into what is shown and the mask."""
         entries = _entries(observation)
         mask = entries.pop(MASK, None)
         shown = {name: jnp.asarray(x, jnp.float32) for name, x in entries.items()}
-        return shown[""] if tuple(shown) == ("",) else shown, None if mask is None else jnp.ravel(mask)
+        return shown[""] if tuple(shown) == ("",) else shown, None if mask is None else self._opened(mask)
+
+    def _opened(self, mask: Array) -> Array:
+        """Return a mask as a vector, with all actions where none is legal: a trapped snake ends by any of them."""
+        mask = jnp.ravel(mask) if _facts(self.world).is_joint else mask
+        return jnp.ravel(mask | ~jnp.any(mask, axis=-1, keepdims=True))
 
 
 @environment
