@@ -25,6 +25,7 @@ from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_r
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
+from shoal.envs.suites.families import FAMILIES
 from shoal.reporting.loggers.requests import LoggerFlags, Loggers, companions_of
 from shoal.runs import collect, memory_limits
 from shoal.runs import plan as experiments
@@ -56,6 +57,7 @@ from shoal.xla import machine
 from shoal.xla.jax_settings import require_platform
 
 __all__ = [
+    "FAMILIES",
     "PUBLISHED_RULESETS",
     "Activity",
     "Benchmark",

@@ -1,7 +1,9 @@
 """eval, rollout, check and envs, on the run that `train` left."""
 
+import importlib.util
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from PIL import Image
 import shoal
 from shoal.cli.eval import info_lines, trial_lines, unfinished_lines
 from shoal.disk.summary import statistics_by_episode
+from shoal.envs.suites.families import FAMILIES
 
 BROKEN = """
 import jax.numpy as jnp
@@ -255,14 +258,30 @@ def test_check_fails_a_bad_one_from_the_current_directory(command, capsys, tmp_p
 def test_envs_lists_all(command, capsys):
     assert command("envs") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == shoal.environments()
-    assert all(len(line.split()) > 3 for line in lines)  # each says what it is
+    own = shoal.environments()
+    of_packages = [family.prefix + name for family in FAMILIES.values() for name in family.names]
+    assert [line.split()[0] for line in lines] == own + of_packages
+    assert all(len(line.split()) > 3 for line in lines[: len(own)])  # each says what it is
+
+
+def test_the_list_says_how_packages_are_installed_and_imports_none(command, capsys, monkeypatch):
+    before = set(sys.modules)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "jumanji" or None)
+    assert command("envs") == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["jumanji/Snake-v1"] == "Jumanji"
+    assert lines["playground/PointMass"] == (
+        "MuJoCo Playground, not installed: pip install 'shoal[playground]'"
+    )
+    imported = {name.partition(".")[0] for name in set(sys.modules) - before}
+    assert not imported & {family.package for family in FAMILIES.values()}
 
 
 def test_each_environment_is_described_as_what_it_is(command, capsys):
     """Wrappers and sizes that share a class are told apart, so that no two lines say the same."""
     assert command("envs") == 0
-    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    listed = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    lines = {name: listed[name] for name in shoal.environments()}
     assert len(set(lines.values())) == len(lines) > 50
     assert "velocities are hidden" in lines["CartPole-NoVelocity-v1"]
     assert "velocity is hidden" in lines["Pendulum-NoVelocity-v1"]
@@ -280,7 +299,7 @@ def test_an_environment_without_documentation_or_with_parameters_to_give_is_list
     monkeypatch.setattr("shoal.envs.registry._entries", {})
     shoal.register("Bare-v0", lambda size: None)
     assert command("envs") == 0
-    assert capsys.readouterr().out.strip() == "Bare-v0"
+    assert capsys.readouterr().out.splitlines()[0] == "Bare-v0"
 
 
 def test_envs_describes_one(command, capsys):

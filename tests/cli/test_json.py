@@ -1,5 +1,6 @@
 """`--json`: standard output alone is strict JSON, in which numbers that are not finite are null."""
 
+import importlib.util
 import json
 import math
 
@@ -49,6 +50,11 @@ def test_checkpoints(path, printed, monkeypatch):
 def test_the_list_of_environments(printed, command, capsys):
     listed = {x["name"]: x for x in printed("envs")}
     assert listed["CartPole-v1"]["has_preset"] and listed["CartPole-v1"]["about"].startswith("A pole")
+    assert "package" not in listed["CartPole-v1"]
+    cheetah = listed["playground/CheetahRun"]
+    assert cheetah["package"] == "mujoco_playground" and cheetah["about"] == "MuJoCo Playground"
+    assert cheetah["installed"] == (importlib.util.find_spec("mujoco_playground") is not None)
+    assert cheetah["install"] == "pip install 'shoal[playground]'"
     assert command("envs") == 0
     assert len(capsys.readouterr().out.splitlines()) == len(listed)
 

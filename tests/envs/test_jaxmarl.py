@@ -1,6 +1,7 @@
 """JaxMARL's environments: equal to JaxMARL's own `step_env`, step by step, and what Shoal adds to them."""
 
 import functools
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -20,11 +21,16 @@ from shoal.engine.players import RandomPlayer
 from shoal.envs import Batch, describing, make, parameters_of
 from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.envs.jaxmarl.adapter import JaxMARL
+from shoal.envs.registry import adapted
+from shoal.envs.suites import packages
+from shoal.envs.suites.conversion import space_of
+from shoal.envs.suites.families import FAMILIES
 from shoal.types import spec_of
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 needs_jaxmarl = pytest.mark.skipif(
-    importlib.util.find_spec("jaxmarl") is None, reason=f"JaxMARL is not installed: {worlds.INSTALL}"
+    importlib.util.find_spec("jaxmarl") is None,
+    reason=f"JaxMARL is not installed: {FAMILIES['jaxmarl/'].install}",
 )
 
 # JaxNav writes integers into an array of booleans.
@@ -83,7 +89,7 @@ def check_observations(env, timestep, own):
         assert not rest.any()
 
 
-FAMILIES = {
+WORLDS = {
     "spread": (SPREAD, {}),
     "one-agent": ("jaxmarl/MPE_simple_v3", {}),
     "speaker": ("jaxmarl/MPE_simple_speaker_listener_v4", {}),
@@ -115,19 +121,19 @@ FAMILIES = {
 
 @needs_jaxmarl
 @pytest.mark.full
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.rare(*(set(FAMILIES) - {"continuous", "riddle"}))
+@pytest.mark.parametrize("family", WORLDS)
+@pytest.mark.rare(*(set(WORLDS) - {"continuous", "riddle"}))
 def test_steps_are_those_of_jaxmarl(family):
-    name, parameters = FAMILIES[family]
+    name, parameters = WORLDS[family]
     *_, (timestep, _, _) = play(make(name, **parameters), 120)
     assert timestep.last
 
 
 @needs_jaxmarl
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", WORLDS)
 def test_the_checker_finds_nothing(family):
-    name, parameters = FAMILIES[family]
+    name, parameters = WORLDS[family]
     # JaxMARL's MPE and Switch Riddle have no randomness in a step, and Coin Game's rewards are integers.
     assert shoal.check(make(name, **parameters), keys=4, steps=32, seconds=300) == []
 
@@ -322,9 +328,34 @@ def test_a_class_of_ones_own_is_made_by_its_import_name():
 
 
 @needs_jaxmarl
+def test_an_object_of_jaxmarl_is_adapted():
+    import jaxmarl
+
+    world = jaxmarl.make("MPE_simple_spread_v3", num_agents=2, max_steps=5)
+    env = adapted(world)
+    assert env.world is world and env.num_agents == 2
+    assert env == adapted(world) and hash(env) == hash(adapted(world))
+    *_, (last, _, _) = play(env, 9)  # equal to the object's own steps, by its own limit
+    assert last.truncated
+    assert list(describing.describe(env).gaps) == ["given_world"]  # a run says that it cannot be made again
+    assert shoal.check(env, keys=2, steps=8) == []
+    with pytest.raises(
+        ShoalError, match=r"MPELogWrapper is one of JaxMARL's wrappers; give the environment inside"
+    ):
+        adapted(importlib.import_module("jaxmarl.wrappers.baselines").MPELogWrapper(world))
+
+
+@needs_jaxmarl
+@pytest.mark.full
+def test_an_object_with_another_interface_is_refused_in_a_sentence():
+    with pytest.raises(ShoalError, match=r"jaxmarl/InTheGrid cannot be adapted: "):
+        adapted(importlib.import_module("jaxmarl").make("storm"))
+
+
+@needs_jaxmarl
 def test_the_import_leaves_the_standard_streams_alone(capsys):
     streams = sys.stdout, sys.stderr
-    worlds._package.cache_clear()
+    packages.import_suite.cache_clear()
     worlds._package()
     assert (sys.stdout, sys.stderr) == streams
     assert capsys.readouterr() == ("", "")
@@ -354,13 +385,13 @@ def test_unknown_names_and_a_missing_package_are_one_sentence(monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name="jaxmarl")
 
-    worlds._package.cache_clear()
-    monkeypatch.setattr(worlds.importlib, "import_module", missing)
+    packages.import_suite.cache_clear()
+    monkeypatch.setattr(packages.importlib, "import_module", missing)
     with pytest.raises(ShoalError) as error:
         worlds.class_of("switch_riddle")
     assert str(error.value) == (
         "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed: pip install "
-        "'jaxmarl>=0.2.0' installs it."
+        "'shoal[jaxmarl]' installs it."
     )
 
 
@@ -380,11 +411,11 @@ def test_the_widest_space_holds_all():
 def test_spaces_are_converted_by_their_attributes():
     box = SimpleNamespace(low=0, high=1e9, shape=7, dtype=np.uint8)
     element = jax.ShapeDtypeStruct((4,), np.int8)
-    assert conversion.space_of(box, element) == Box(0, 255, (4,), np.uint8)
-    assert conversion.space_of({"a": SimpleNamespace(n=3)}) == Dict({"a": Discrete(3)})
-    assert conversion.space_of(SimpleNamespace(num_categories=jnp.asarray([2, 3]))) == MultiDiscrete([2, 3])
+    assert space_of(box, element) == Box(0, 255, (4,), np.uint8)
+    assert space_of({"a": SimpleNamespace(n=3)}) == Dict({"a": Discrete(3)})
+    assert space_of(SimpleNamespace(num_categories=jnp.asarray([2, 3]))) == MultiDiscrete([2, 3])
     with pytest.raises(ShoalError, match=r"SimpleNamespace has no equal in Shoal"):
-        conversion.space_of(SimpleNamespace())
+        space_of(SimpleNamespace())
 
 
 def test_roles_are_of_equal_spaces_and_names():

@@ -12,8 +12,8 @@ from shoal.disk.json_files import json_text
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = (
     "Lists the environments, and for which of them Shoal has a preset, tuned settings that `shoal train` uses; or "
-    "describes one: its spaces and its parameters with their defaults and bounds. Those of JaxMARL, jaxmarl/NAME, are "
-    "described, and not listed."
+    "describes one: its spaces and its parameters with their defaults and bounds. The environments of other packages "
+    "follow Shoal's own, each with its package, and how it is installed where it is not."
 )
 
 JSON_TYPES = (bool, int, float, str, type(None))
@@ -40,20 +40,38 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def environments() -> list[dict[str, Any]]:
-    """Return of each environment its name, the first line of its documentation, and whether it has a preset."""
-    tuned = set(api.environments_with_presets())
-    return [
+    """Return of each environment its name, the first line of its documentation, and whether it has a preset.
+
+    Those of other packages follow: `about` is the package's title, and there are also `package`, its name in an import,
+    `installed`, and `install`, the command for it. No package is imported.
+    """
+    tuned, own = set(api.environments_with_presets()), api.environments()
+    listed: list[dict[str, Any]] = [
         {"name": name, "about": api.documentation(name).partition("\n")[0], "has_preset": name in tuned}
-        for name in api.environments()
+        for name in own
     ]
+    for family in api.FAMILIES.values():
+        package = {
+            "about": family.title,
+            "package": family.package,
+            "installed": family.is_installed,
+            "install": family.install,
+        }
+        names = [family.prefix + name for name in family.names]
+        listed += [{"name": name, "has_preset": name in tuned} | package for name in names if name not in own]
+    return listed
 
 
 def table(listed: list[dict[str, Any]]) -> str:
-    """Format a line for each environment."""
-    width = max(len(x["name"]) for x in listed) + 2
-    lines = [
-        f"{x['name']:<{width}}{'preset' if x['has_preset'] else '':<8}{x['about']}".rstrip() for x in listed
-    ]
+    """Format a line for each environment; the names of other packages, which are longer, have a wider column."""
+    groups = [[x for x in listed if ("package" in x) == of_packages] for of_packages in (False, True)]
+    lines = []
+    for group in groups:
+        width = max((len(x["name"]) for x in group), default=0) + 2
+        for x in group:
+            note = "" if x.get("installed", True) else f", not installed: {x['install']}"
+            preset = "preset" if x["has_preset"] else ""
+            lines.append(f"{x['name']:<{width}}{preset:<8}{x['about']}{note}".rstrip())
     return "\n".join(lines)
 
 

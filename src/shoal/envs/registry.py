@@ -134,7 +134,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
     for parameter, value in parameters.items():
         parameters[parameter] = _check_parameter(name, parameter, value, known, bounds)
     # The parameters of wrappers, unless the environment has its own of that name.
-    wrapper_parameters = {TIME_LIMIT: entry.max_episode_steps, TRIAL: None}
+    wrapper_parameters = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
         wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():
@@ -144,6 +144,18 @@ def make(name: str, /, **parameters: Any) -> Environment:
     check_is_environment(f"{name} made", env)
     check_parameters(env)
     return _wrap(env, wrapper_parameters[TIME_LIMIT], wrapper_parameters[TRIAL])
+
+
+def default_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
+    """Return the time limit in steps of an environment with these parameters, None for none.
+
+    Another package's environment may have one that depends on them, such as a size.
+    """
+    prefix = family_of(name)
+    if not prefix:
+        return _entry(name).max_episode_steps
+    adapter = importlib.import_module(FAMILIES[prefix].adapter)
+    return adapter.limit_of(prefix, name.removeprefix(prefix), parameters)
 
 
 def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +287,7 @@ def _entry(name: str) -> Entry:
 
 def _family_entry(prefix: str, name: str) -> Entry:
     adapter = importlib.import_module(FAMILIES[prefix].adapter)
-    return Entry(adapter.constructor_of(prefix, name), adapter.limit_of(prefix, name))
+    return Entry(adapter.constructor_of(prefix, name), adapter.limit_of(prefix, name, {}))
 
 
 def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:

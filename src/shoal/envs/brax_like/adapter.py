@@ -110,12 +110,11 @@ class BraxLike:
         observation = jax.tree.map(
             lambda x, last: jnp.where(is_finite, x, last), _float32(inner.obs), state.observation
         )
-        is_cut = playground_names.is_cut(self.world, inner)
         return BraxState(inner, observation, state.model), transition(
             observation,
             jnp.where(is_finite, inner.reward, 0.0).astype(jnp.float32),
-            terminated=~is_finite | ((inner.done > 0.5) & ~is_cut),
-            truncated=is_cut,
+            terminated=~is_finite | (inner.done > 0.5),
+            truncated=playground_names.is_cut(self.world, state.inner),
             info=_info(inner, 1.0 - is_finite.astype(jnp.float32)),
         )
 
@@ -128,7 +127,7 @@ class BraxLike:
         return pictures.draw(self.world, state.inner)
 
 
-def limit_of(prefix: str, name: str) -> int | None:
+def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
     """Return the time limit of a name, in steps: that of the package's own training."""
     return NAMES[prefix].limit_of(name)
 
@@ -139,7 +138,7 @@ def adapted(world: Any) -> Environment:
     Raises:
       ShoalError: it is inside a wrapper of the packages' trainers, or is a batch.
     """
-    if not hasattr(world, "action_size") or world.unwrapped is not world:
+    if not hasattr(world, "action_size") or getattr(world, "unwrapped", None) is not world:
         raise ShoalError(
             f"{type(world).__name__} is a wrapper of Brax's trainer; give the environment without it, such as "
             "`world.unwrapped`: Shoal has its own time limit, batch and starts."
@@ -216,7 +215,7 @@ def _float32(observation: PyTree) -> PyTree:
 
 def _is_finite(inner: PyTree) -> Array:
     """Report whether observation, reward and positions are finite."""
-    data = getattr(inner, "data", None) or getattr(inner, "pipeline_state", None)
+    data = getattr(inner, "data", getattr(inner, "pipeline_state", None))
     positions = next((getattr(data, name) for name in ("qpos", "q") if hasattr(data, name)), 0.0)
     parts = jax.tree.leaves((inner.obs, inner.reward, positions))
     return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in parts])
@@ -224,5 +223,5 @@ def _is_finite(inner: PyTree) -> Array:
 
 def _info(inner: PyTree, diverged: Array) -> dict[str, Array]:
     """Return the metrics of a step, 0 where they are not finite."""
-    metrics = {name: jnp.nan_to_num(jnp.asarray(x, jnp.float32)) for name, x in inner.metrics.items()}
-    return metrics | {DIVERGED: diverged}
+    metrics = {name: jnp.asarray(x, jnp.float32) for name, x in inner.metrics.items()}
+    return {name: jnp.where(jnp.isfinite(x), x, 0.0) for name, x in metrics.items()} | {DIVERGED: diverged}

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes.util
+import functools
 import io
 import os
 import sys
@@ -17,10 +18,12 @@ HEIGHT, WIDTH = 240, 320
 VARIABLE = "MUJOCO_GL"
 
 
+@functools.cache  # the search for a library is a process
 def draw_without_a_window() -> None:
     """Let MuJoCo draw by EGL where there is no window system; MuJoCo reads this when it is imported."""
-    if sys.platform == "linux" and not os.environ.get("DISPLAY") and ctypes.util.find_library("EGL"):
-        os.environ.setdefault(VARIABLE, "egl")
+    is_bare = sys.platform == "linux" and not os.environ.get("DISPLAY") and VARIABLE not in os.environ
+    if is_bare and ctypes.util.find_library("EGL"):
+        os.environ[VARIABLE] = "egl"
 
 
 def draw(world: Any, inner: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ from shoal.types import Array, PyTree
 
 PREFIX = "playground/"
 LIMIT = "episode_length"  # the entry of a config
+REPEAT = "action_repeat"  # the entry of a config that only Playground's training uses, which repeats actions
 IMPL = (
     "impl"  # of MuJoCo's physics; "jax" runs everywhere, and "warp", Playground's default, on NVIDIA's GPUs
 )
@@ -61,11 +62,14 @@ def limit_of(name: str) -> int:
     return int(_config(name).get(LIMIT, 1000))
 
 
-def is_cut(world: Any, inner: PyTree) -> Array | bool:
-    """Report whether a task that observes the time has reached its own limit, which is kept."""
+def is_cut(world: Any, before: PyTree) -> Array | bool:
+    """Report whether a step from a state reaches the limit of a task that observes the time, which keeps it.
+
+    The state after that step does not say so: the task sets its count back to 0 there.
+    """
     if type(world).__name__ not in OBSERVES_TIME:
         return False
-    return inner.info["_steps"] >= world._config.episode_length
+    return before.info["_steps"] + world._config.action_repeat >= world._config.episode_length
 
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
@@ -73,7 +77,9 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     entries = {
         key: _parameter(key, value)
         for key, value in _config(name).items()
-        if isinstance(value, bool | int | float | str) and key not in (LIMIT, IMPL) and key.isidentifier()
+        if isinstance(value, bool | int | float | str)
+        and key not in (LIMIT, IMPL, REPEAT)
+        and key.isidentifier()
     }
     if ":" in name:
         return entries

@@ -149,9 +149,9 @@ def _name(part: Any) -> str:
     return str(next(getattr(part, name) for name in ("name", "key", "idx") if hasattr(part, name)))
 
 
-def limit_of(prefix: str, name: str) -> int | None:
-    """Return Jumanji's time limit of a name in steps; None where it has none, or keeps it."""
-    return _limit(_made(name, ()))
+def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
+    """Return Jumanji's time limit in steps; None where it has none, or keeps it."""
+    return _limit(_made(name, _arguments(name, parameters)))
 
 
 def _limit(world: Any) -> int | None:
@@ -199,21 +199,31 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     Raises:
       ShoalError: there is no such name, or Jumanji is not installed.
     """
-    known = {
-        x.name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=type(x.default))
-        for x in inspect.signature(_class_of(name)).parameters.values()
-        if isinstance(x.default, PLAIN) and x.name != LIMIT
-    }
+    known = _parameters_of(name)
 
     def make(**parameters: Any) -> Environment:
-        changed = {k: x for k, x in parameters.items() if x != known[k].default}
-        return _environment(_made(name, tuple(sorted(changed.items()))))
+        return _environment(_made(name, _arguments(name, parameters)))
 
     make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {k: x.annotation for k, x in known.items()}
     make.__name__ = make.__qualname__ = f"{PREFIX}{name}"
     make.__doc__ = f"{name} of Jumanji."
     return make
+
+
+def _parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a class whose defaults are numbers or texts, but for the limit."""
+    return {
+        x.name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=type(x.default))
+        for x in inspect.signature(_class_of(name)).parameters.values()
+        if isinstance(x.default, PLAIN) and x.name != LIMIT
+    }
+
+
+def _arguments(name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return the parameters of the class that are not the default, in order."""
+    known = _parameters_of(name)
+    return tuple(sorted((k, x) for k, x in parameters.items() if k in known and x != known[k].default))
 
 
 def _class_of(name: str) -> Callable[..., Any]:

@@ -124,9 +124,9 @@ def _limit(world: Any) -> int | None:
     return int(limit) if 1 <= limit <= MAX_COUNT else None
 
 
-def limit_of(prefix: str, name: str) -> int | None:
-    """Return the time limit of a name, in steps; None where the package keeps it."""
-    return _limit(world_of(prefix, name, ()))
+def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
+    """Return the time limit in steps; None where the package keeps it."""
+    return _limit(world_of(prefix, name, _arguments(prefix, name, parameters)))
 
 
 def adapted(world: Any) -> Environment:
@@ -202,8 +202,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     of_class, default = _class_parameters(_maker(prefix, name)), world_of(prefix, name, ()).default_params
 
     def make(**parameters: Any) -> Environment:
-        arguments = {k: x for k, x in parameters.items() if k in of_class and x != of_class[k].default}
-        world = world_of(prefix, name, tuple(sorted(arguments.items())))
+        world = world_of(prefix, name, _arguments(prefix, name, parameters))
         own = {k: x for k, x in parameters.items() if k not in of_class}
         return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
@@ -222,6 +221,12 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         f"{type(world_of(prefix, name, ())).__name__}, of {title if ':' not in name else 'your own'}."
     )
     return make
+
+
+def _arguments(prefix: str, name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return the parameters of the class that are not the default, in order."""
+    known = _class_parameters(_maker(prefix, name))
+    return tuple(sorted((k, x) for k, x in parameters.items() if k in known and x != known[k].default))
 
 
 def _class_parameters(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.envs.base import environment, restart, transition
+from shoal.base.user_errors import describe_error
+from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.envs.suites.conversion import of_types, space_of
 from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
@@ -53,11 +54,13 @@ class JaxMARL:
     `shoal.envs.jaxmarl.endings` says which ends are terminations and which are truncations.
 
     Attributes:
-      world_name: JaxMARL's name of it, or `module:Name` of a class with the interface of JaxMARL's `MultiAgentEnv`.
+      world_name: JaxMARL's name of it, or `module:Name` of a class with the interface of JaxMARL's `MultiAgentEnv`; of
+        an object that is given, the name of its class.
       arguments: the parameters of its class that are not the default, (name, value) each.
       global_state: whether a critic is shown JaxMARL's world state. The observation is then a dictionary of
         "observation", [A, ...], and "global_state", [S], for the critic only.
       team_return: how the agents' returns add up, "mean" or "sum".
+      given_world: one of JaxMARL's objects, which is used as it is; None to make one by its name.
     Raises:
       ShoalError: when it is made, if JaxMARL is not installed or cannot make it, its spaces cannot be joined, or it has
         no world state.
@@ -67,6 +70,7 @@ class JaxMARL:
     arguments: tuple = ()
     global_state: bool = False
     team_return: str = "mean"
+    given_world: Any = static(default=None)
 
     def __post_init__(self) -> None:
         if self.team_return not in TEAM_RETURNS:
@@ -81,7 +85,10 @@ class JaxMARL:
 
     @property
     def _facts(self) -> Facts:
-        return facts_of(self.world_name, self.arguments)
+        world = self.given_world
+        if world is None:
+            world = worlds.world_of(self.world_name, self.arguments)
+        return facts_of(self.world_name, world)
 
     @property
     def world(self) -> Any:
@@ -195,13 +202,27 @@ class JaxMARL:
         return self._squeeze(mask & facts.own_actions)
 
 
-def limit_of(prefix: str, name: str) -> None:
+def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> None:
     """Return None: JaxMARL's own time limit is kept, as a truncation."""
 
 
 def adapted(world: Any) -> JaxMARL:
-    """Make an environment of one of JaxMARL's objects."""
-    raise NotImplementedError
+    """Make an environment of one of JaxMARL's objects, which keeps its own time limit.
+
+    Raises:
+      ShoalError: it is a wrapper, or is none of those that can be adapted.
+    """
+    name = type(world).__name__
+    if any(cls.__name__ == "JaxMARLWrapper" for cls in type(world).__mro__):
+        raise ShoalError(
+            f"{name} is one of JaxMARL's wrappers; give the environment inside it, which is its attribute `_env`"
+        )
+    try:
+        return JaxMARL(name, given_world=world)
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise ShoalError(f"{worlds.full_name(name)} cannot be adapted: {describe_error(error)}") from error
 
 
 @functools.cache
@@ -225,13 +246,12 @@ def constructor_of(prefix: str, name: str) -> Callable[..., JaxMARL]:
 
 
 @functools.cache
-def facts_of(name: str, arguments: worlds.Arguments) -> Facts:
-    """Read the facts about one of JaxMARL's objects.
+def facts_of(name: str, world: Any) -> Facts:
+    """Read the facts about one of JaxMARL's objects, whose name is for errors.
 
     Raises:
-      ShoalError: it cannot be made, or the spaces of its agents cannot be joined.
+      ShoalError: the spaces of its agents cannot be joined.
     """
-    world = worlds.world_of(name, arguments)
     agents = tuple(world.agents)
     where = worlds.full_name(name)
     rows, state, observed, info = _trace(world, agents)

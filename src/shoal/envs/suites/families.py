@@ -1,6 +1,7 @@
 """Other packages' environments, by the prefix of their names; this module imports neither JAX nor any of them."""
 
 import importlib.resources
+import importlib.util
 import tomllib
 from typing import NamedTuple
 
@@ -9,9 +10,9 @@ class Family(NamedTuple):
     """The environments of a package.
 
     The module `adapter` has three functions: `constructor_of(prefix, name)` returns the function that makes the
-    environment of a name, with the parameters that `make` takes by keyword; `limit_of(prefix, name)` returns the
-    package's own time limit in steps, None where it has none or keeps it itself; and `adapted(world)` makes an
-    environment, with its time limit, of one of the package's objects.
+    environment of a name, with the parameters that `make` takes by keyword; `limit_of(prefix, name, parameters)`
+    returns the package's own time limit in steps, None where it has none or keeps it itself; and `adapted(world)`
+    makes an environment, with its time limit, of one of the package's objects.
     """
 
     title: str
@@ -26,6 +27,11 @@ class Family(NamedTuple):
     def install(self) -> str:
         """The command that installs the package."""
         return f"pip install 'shoal[{self.prefix.rstrip('/')}]'"
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package is found; it is not imported."""
+        return importlib.util.find_spec(self.package) is not None
 
 
 def _read() -> dict[str, Family]:

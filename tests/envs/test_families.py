@@ -1,0 +1,45 @@
+"""The names of other packages' environments are those that the packages themselves have."""
+
+import inspect
+import re
+
+import pytest
+
+from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.packages import import_suite
+
+# Names that an adapter does not offer: of interfaces of their own, or that need a further package.
+LEFT_OUT = {
+    "jaxmarl/": {
+        *("LearnedPolicyEnemySMAX", "storm", "storm_2p"),
+        *("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3"),
+        *("JaxRobotarium_arctic_transport", "JaxRobotarium_discovery", "JaxRobotarium_foraging"),
+        *("JaxRobotarium_material_transport", "JaxRobotarium_navigation", "JaxRobotarium_predator_prey"),
+        *("JaxRobotarium_rware", "JaxRobotarium_warehouse"),
+    }
+}
+
+
+def names_in(prefix):
+    """The names in a package's own registry."""
+    if prefix == "craftax/":  # a function that compares texts
+        source = inspect.getsource(import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name)
+        return {name for name in re.findall(r'"(Craftax[\w-]+)"', source) if "AutoReset" not in name}
+    module, table = {
+        "brax/": ("brax.envs", "_envs"),
+        "gymnax/": ("gymnax", "registered_envs"),
+        "jaxmarl/": ("jaxmarl.registration", "registered_envs"),
+        "jumanji/": ("jumanji.registration", "_REGISTRY"),
+        "playground/": ("mujoco_playground._src.registry", "ALL_ENVS"),
+    }[prefix]
+    return set(getattr(import_suite(prefix, module), table))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prefix", FAMILIES)
+def test_the_names_of_a_family_are_those_of_its_package(prefix):
+    family = FAMILIES[prefix]
+    if not family.is_installed:
+        pytest.skip(f"{family.title} is not installed: {family.install}")
+    assert set(family.names) == names_in(prefix) - LEFT_OUT.get(prefix, set())
+    assert len(family.names) == len(set(family.names))
