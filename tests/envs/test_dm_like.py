@@ -192,7 +192,7 @@ def test_the_checker_finds_nothing(name):
 
 def test_the_time_limit_is_shoals_and_jumanjis_is_out_of_reach():
     env = make(SNAKE)
-    assert isinstance(env, TimeLimit) and adapter.limit_of(PREFIX, "Snake-v1") == 4000
+    assert isinstance(env, TimeLimit) and adapter.limit_of(PREFIX, "Snake-v1", {}) == 4000
     assert env.env.world.time_limit == 2**31 - 1
     assert "time_limit" not in parameters_of(SNAKE)
     assert parameters_of(SNAKE)["num_rows"].default == 12

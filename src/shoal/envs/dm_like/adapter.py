@@ -178,7 +178,7 @@ def _environment(world: Any) -> Environment:
     """Make the environment of an object, with its own limit out of reach."""
     own = _without_limit(world)
     _facts(own)  # which refuses some
-    return Drawn(own) if hasattr(own, "_viewer") else DMLike(own)  # type: ignore[return-value]
+    return Drawn(own) if pictures.viewer_of(own) else DMLike(own)  # type: ignore[return-value]
 
 
 @functools.cache
