@@ -36,6 +36,8 @@ SKIPPED = [
     ("README", "installs, trains for a minute, and runs the tests", "make"),
     ("accelerators", "installs packages", "pip install"),
     ("agents", "of the benchmarks' folder", "PYTHONPATH=benchmarks"),
+    ("brax", "installs packages, or downloads robots", "pip install", "git clone", "SHOAL_MENAGERIE"),
+    ("brax", "compiles for minutes", "shoal train playground/CartpoleBalance", "shoal train brax"),
     ("command-line", "of a run that was killed", "shoal train CartPole-v1 --seeds 2 --total-steps 2e6"),
     ("compare", "needs the whole budget", "shoal compare runs/first runs/slow"),
     ("compare", "of runs that do not exist", "shoal compare runs/ppo-cartpole", "shoal compare new="),
@@ -53,6 +55,7 @@ SKIPPED = [
     ("grid", "of a file to download", "from shoal.envs.grid.rulesets.benchmark import Benchmark\n\nBench"),
     ("grid", "takes hours", "shoal train XLand-MiniGrid-R1-9x9 trial_episodes=5", "shoal eval runs/agent"),
     ("grid", "of a run that takes minutes", "shoal eval runs/small"),
+    ("gymnax", "installs packages, or compiles for minutes", "pip install", "shoal train"),
     ("jaxmarl", "installs packages, or compiles for minutes", "pip install", "shoal train"),
     ("jumanji", "installs packages, or compiles for minutes", "pip install", "shoal train"),
     (

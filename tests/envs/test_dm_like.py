@@ -2,11 +2,13 @@
 
 import functools
 import importlib.util
+import socket
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from killed_runs import assert_killed_run_ends_the_same
 from random_play import played
 
 import shoal
@@ -255,10 +257,48 @@ def test_wrong_names_and_parameters_are_named(name, parameters, sentence):
     assert sentence in str(error.value)
 
 
-def test_a_state_is_drawn_by_jumanjis_viewer():
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    env = make(SNAKE, num_rows=5, num_cols=5)
-    state, _ = env.reset(jax.random.key(0))
-    picture = env.render(state)
+def test_tasks_of_several_agents_are_refused():
+    with pytest.raises(
+        ShoalError, match=r"jumanji/Connector has a reward for each of 10 agents; only environments"
+    ):
+        make("jumanji/Connector-v3")
+
+
+def test_nothing_is_downloaded(monkeypatch, tmp_path):
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("it connects to a server"))
+    with pytest.raises(
+        ShoalError, match=r"jumanji/Sokoban-v0 needs files that Jumanji downloads when it is made, "
+    ):
+        adapter._made.__wrapped__("Sokoban-v0", ())
+    assert not constants.HF_HUB_OFFLINE and not list(tmp_path.iterdir())
+
+
+def check_picture(env):
+    picture = env.render(jax.jit(env.reset)(jax.random.key(0))[0])
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
-    assert len(np.unique(picture)) > 1 and not pyplot.get_fignums()
+    assert len(np.unique(picture)) > 1
+
+
+def test_a_state_is_drawn_by_jumanjis_viewer_which_leaves_other_figures_alone():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    backend, mine = pyplot.get_backend(), pyplot.figure()
+    check_picture(make(SNAKE, num_rows=5, num_cols=5))
+    assert pyplot.get_fignums() == [mine.number] and pyplot.get_backend() == backend
+    pyplot.close(mine)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name",
+    [x for x in [*TIMED, *UNTIMED] if x not in ("GraphColoring-v1", "MMST-v0")],  # which take 10 s
+)
+def test_each_task_is_drawn(name):
+    pytest.importorskip("matplotlib")
+    check_picture(make(PREFIX + name))
+
+
+@pytest.mark.full
+def test_a_killed_run_ends_the_same(tmp_path):
+    assert_killed_run_ends_the_same(tmp_path, f"{SNAKE} num_rows=6 num_cols=6")

@@ -81,7 +81,7 @@ class RunConfig:
     run_dir: str = ""
     """Writes the run to this directory; without it to a new directory under runs/."""
     reset: Literal["fresh", "pool", "optimistic", "first"] = "fresh"
-    """Begins each episode with a reset (fresh); or, where resets are expensive, draws it from a pool of starts (pool),
+    """Starts each episode with a reset (fresh); or, where resets are expensive, draws it from a pool of starts (pool),
     or computes few starts in each step, which episodes share where more have ended (optimistic). first repeats each
     environment's first start, for comparisons with trainers that do.
     """

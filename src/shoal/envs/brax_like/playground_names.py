@@ -150,7 +150,8 @@ def randomiser_of(name: str) -> Any:
     Raises:
       ShoalError: it has none.
     """
-    randomiser = None if ":" in name else _registry().get_domain_randomizer(name)
+    with undisturbed():  # it prints where there is none
+        randomiser = None if ":" in name else _registry().get_domain_randomizer(name)
     if randomiser is None:
         raise ShoalError(f"{PREFIX}{name} has no domain randomiser; leave randomize out")
     return randomiser

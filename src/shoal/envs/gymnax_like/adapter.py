@@ -133,12 +133,16 @@ def adapted(world: Any) -> Environment:
     """Make an environment, with its time limit, of an object or of the pair that `gymnax.make` returns.
 
     Raises:
-      ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do.
+      ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do, or is a wrapper.
     """
     world, params = world if isinstance(world, tuple) else (world, None)
-    if not hasattr(world, "step_env") or "AutoReset" in {
-        base.__name__.removeprefix("Environment") for base in type(world).__mro__
-    }:
+    # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not change.
+    if not hasattr(type(world), "step_env"):
+        raise ShoalError(
+            f"{type(world).__name__} has no `step_env` of its own; give the environment inside a wrapper, and wrap it "
+            "by Shoal's wrappers."
+        )
+    if "AutoReset" in {base.__name__.removeprefix("Environment") for base in type(world).__mro__}:
         raise ShoalError(
             f"{type(world).__name__} begins new episodes itself; give one that does not, such as Craftax's NoAutoReset "
             "classes."
@@ -203,7 +207,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
 
     def make(**parameters: Any) -> Environment:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
-        own = {k: x for k, x in parameters.items() if k not in of_class}
+        own = {k: _as_default(x, getattr(default, k)) for k, x in parameters.items() if k not in of_class}
         return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
     of_params = {
@@ -237,6 +241,11 @@ def _class_parameters(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]
         for x in declared
         if isinstance(x.default, bool | int | float | str)
     }
+
+
+def _as_default(value: Any, default: Any) -> Any:
+    """Return an integer that is given for a float as a float, whose type the package's code may require."""
+    return float(value) if isinstance(default, float) and isinstance(value, int) else value
 
 
 def _parameter(name: str, default: Any) -> inspect.Parameter:
