@@ -203,11 +203,11 @@ def test_a_class_of_ones_own_is_made_by_its_import_name():
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [
-        ("brax/antt", {}, "there is no environment 'brax/antt'; did you mean 'ant'"),
+        ("brax/antt", {}, "there is no environment 'brax/antt'; did you mean 'brax/ant'"),
         ("brax/ant", {"backnd": "mjx"}, "brax/ant has no parameter 'backnd'"),
         ("brax/ant", {"backend": "bullet"}, "brax/ant cannot be made with backend='bullet': "),
         ("brax/ant", {"randomize": True}, "brax/ant has no domain randomiser; leave randomize out"),
-        ("playground/CheetaRun", {}, "there is no environment 'playground/CheetaRun'; did you mean 'CheetahRun'"),
+        ("playground/CheetaRun", {}, "'playground/CheetaRun'; did you mean 'playground/CheetahRun'"),
         (BALANCE, {"randomize": True}, "CartpoleBalance has no domain randomiser; leave randomize out"),
         (BALANCE, {"impl": "bullet"}, "playground/CartpoleBalance cannot be made with impl='bullet': "),
         (BALANCE, {"episode_length": 5}, "has no parameter 'episode_length'"),

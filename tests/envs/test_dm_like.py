@@ -245,7 +245,7 @@ def test_a_class_of_ones_own_is_made_by_its_import_name():
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [
-        ("jumanji/Snak-v1", {}, "there is no environment 'jumanji/Snak-v1'; did you mean 'Snake-v1'"),
+        ("jumanji/Snak-v1", {}, "there is no environment 'jumanji/Snak-v1'; did you mean 'jumanji/Snake-v1'"),
         ("jumanji/chess", {}, "there is no environment 'jumanji/chess'; there are BinPack-v2, "),
         (SNAKE, {"num_row": 5}, "jumanji/Snake-v1 has no parameter 'num_row'"),
         (SNAKE, {"num_rows": 6.5}, "jumanji/Snake-v1: num_rows=6.5"),

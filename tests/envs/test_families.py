@@ -3,8 +3,12 @@
 import inspect
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from shoal.base.errors import ShoalError
+from shoal.envs.registry import make
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import import_suite
 
@@ -43,3 +47,19 @@ def test_the_names_of_a_family_are_those_of_its_package(prefix):
         pytest.skip(f"{family.title} is not installed: {family.install}")
     assert set(family.names) == names_in(prefix) - LEFT_OUT.get(prefix, set())
     assert len(family.names) == len(set(family.names))
+
+
+@pytest.mark.parametrize("prefix", [x for x in FAMILIES if x != "jaxmarl/"])
+def test_a_class_without_the_convention_is_refused(prefix):
+    pytest.importorskip(FAMILIES[prefix].package)
+    with pytest.raises(ShoalError, match=f"{prefix}json:JSONDecoder made a JSONDecoder, which has no `reset"):
+        make(f"{prefix}json:JSONDecoder")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("playground/CartpoleBalance", "ctrl_dt"), ("jumanji/Snake-v1", "num_rows")]
+)
+def test_a_number_that_is_static_is_not_traced(name, parameter):
+    pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
+    with pytest.raises(ShoalError, match=f"{name}: {parameter}"):
+        jax.vmap(lambda x: make(name, **{parameter: x}).action_space)(jnp.ones(2))

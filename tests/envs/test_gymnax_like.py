@@ -211,7 +211,9 @@ def test_a_wrapper_of_gymnax_is_refused():
 
 @needs_gymnax
 def test_an_unknown_name_and_a_wrong_value_are_one_sentence():
-    with pytest.raises(ShoalError, match=r"no environment 'gymnax/Catch-bsuit'; did you mean 'Catch-bsuite'"):
+    with pytest.raises(
+        ShoalError, match=r"no environment 'gymnax/Catch-bsuit'; did you mean 'gymnax/Catch-bsuite'"
+    ):
         make("gymnax/Catch-bsuit")
     with pytest.raises(
         ShoalError, match=r"no environment 'gymnax/xyz'; there are .*Acrobot-v1.*, and module:Name"

@@ -20,6 +20,7 @@ from shoal.envs.brax_like import brax_names, pictures, playground_names
 from shoal.envs.brax_like.randomisation import changed_leaves, with_leaves
 from shoal.envs.suites.conversion import of_types
 from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.static_values import changed_arguments
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, TimeStep
 from shoal.types.spaces import Box, Dict, Space
@@ -160,9 +161,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
     own = inspect.Parameter("randomize", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
 
     def make(*, randomize: bool = False, **parameters: Any) -> BraxLike:
-        world = names.world_of(
-            name, tuple(sorted((k, x) for k, x in parameters.items() if x != known[k].default))
-        )
+        world = names.world_of(name, changed_arguments(f"{prefix}{name}", parameters, known))
         return BraxLike(world, names.randomiser_of(name) if randomize else None)
 
     make.__signature__ = inspect.Signature([*known.values(), own])  # type: ignore[attr-defined]

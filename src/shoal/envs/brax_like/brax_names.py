@@ -5,15 +5,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
 from shoal.envs.brax_like.pictures import draw_without_a_window
-from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.suites.conversion import require_interface
+from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.static_values import defaults_of, plain_parameters
 
 PREFIX = "brax/"
 EPISODE_LENGTH = 1000  # of Brax's training
-PLAIN = (bool, int, float, str)
 
 
 def _class_of(name: str) -> Callable[..., Any]:
@@ -27,11 +28,7 @@ def _class_of(name: str) -> Callable[..., Any]:
     if ":" in name:
         return import_object(name)
     if name not in classes:
-        hint = (
-            nearest(name, classes)
-            or f"; there are {', '.join(classes)}, and module:Name for a class of your own"
-        )
-        raise ShoalError(f"there is no environment {PREFIX + name!r}{hint}")
+        raise unknown_name(PREFIX, name, classes)
     return classes[name]
 
 
@@ -42,12 +39,7 @@ def limit_of(name: str) -> int:
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters of a name's class that are numbers or texts."""
-    declared = inspect.signature(_class_of(name)).parameters.values()
-    return {
-        x.name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=type(x.default))
-        for x in declared
-        if isinstance(x.default, PLAIN)
-    }
+    return plain_parameters(defaults_of(_class_of(name)))
 
 
 @functools.cache
@@ -60,10 +52,12 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     maker = _class_of(name)
     try:
         with undisturbed():
-            return maker(**dict(arguments))
+            world = maker(**dict(arguments))
     except Exception as error:
         given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
         raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+    require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_size")
+    return world
 
 
 def randomiser_of(name: str) -> Any:

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
 from shoal.envs.brax_like.pictures import draw_without_a_window
 from shoal.envs.registry import MAX_COUNT
-from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.suites.conversion import require_interface
+from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.static_values import defaults_of, plain_parameters
 from shoal.types import Array, PyTree
 
 PREFIX = "playground/"
 LIMIT = "episode_length"  # the entry of a config
 REPEAT = "action_repeat"  # the entry of a config that only Playground's training uses, which repeats actions
-IMPL = (
-    "impl"  # of MuJoCo's physics; "jax" runs everywhere, and "warp", Playground's default, on NVIDIA's GPUs
-)
+IMPL = "impl"  # of MuJoCo's physics, whose default in Playground is "warp"
 MENAGERIE, VARIABLE = "menagerie", "SHOAL_MENAGERIE"
 NESTED = "__"  # between the names of a nested entry: `reward_config__scales__pose`
 OBSERVES_TIME = ("HandOver",)  # classes whose observation has the share of the limit that has passed
@@ -34,8 +34,7 @@ def _registry() -> Any:
 def _check_name(name: str) -> None:
     names = _registry().ALL_ENVS
     if name not in names and ":" not in name:
-        there_are = f"; there are {', '.join(names)}, and module:Name for a class of your own"
-        raise ShoalError(f"there is no environment {PREFIX + name!r}{nearest(name, names) or there_are}")
+        raise unknown_name(PREFIX, name, names)
 
 
 @functools.cache
@@ -74,20 +73,11 @@ def is_cut(world: Any, before: PyTree) -> Array | bool:
 
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters: entries of the config that are numbers or texts, and the folder of robots."""
-    entries = {
-        key: _parameter(key, value)
-        for key, value in _config(name).items()
-        if isinstance(value, bool | int | float | str)
-        and key not in (LIMIT, IMPL, REPEAT)
-        and key.isidentifier()
-    }
     if ":" in name:
-        return entries
-    return entries | {IMPL: _parameter(IMPL, "jax"), MENAGERIE: _parameter(MENAGERIE, "")}
-
-
-def _parameter(name: str, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default))
+        return plain_parameters(defaults_of(import_object(name)))
+    left_out = (LIMIT, IMPL, REPEAT)
+    entries = {key: x for key, x in _config(name).items() if key not in left_out and key.isidentifier()}
+    return plain_parameters(entries | {IMPL: "jax", MENAGERIE: ""})
 
 
 @functools.cache
@@ -105,10 +95,12 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
         _use_menagerie(name, menagerie)
     try:
         with undisturbed():
-            return _made(name, values)
+            world = _made(name, values)
     except Exception as error:
         given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
         raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+    require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_size")
+    return world
 
 
 def _made(name: str, values: Mapping[str, Any]) -> Any:

@@ -17,14 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT
-from shoal.envs.suites.conversion import of_types
-from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.suites.conversion import of_types, require_interface
+from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
@@ -33,7 +34,6 @@ PREFIX = "jumanji/"
 LIMIT = "time_limit"
 MASK = "action_mask"  # the entry of Jumanji's observations
 SIZED_BY_LIMIT = ("MMST",)  # classes whose states have the limit's length; they keep it
-PLAIN = (bool, int, float, str)
 
 
 class Facts(NamedTuple):
@@ -213,17 +213,14 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
 
 def _parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters of a class whose defaults are numbers or texts, but for the limit."""
-    return {
-        x.name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=type(x.default))
-        for x in inspect.signature(_class_of(name)).parameters.values()
-        if isinstance(x.default, PLAIN) and x.name != LIMIT
-    }
+    defaults = defaults_of(_class_of(name))
+    defaults.pop(LIMIT, None)
+    return plain_parameters(defaults)
 
 
 def _arguments(name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return the parameters of the class that are not the default, in order."""
-    known = _parameters_of(name)
-    return tuple(sorted((k, x) for k, x in parameters.items() if k in known and x != known[k].default))
+    return changed_arguments(f"{PREFIX}{name}", parameters, _parameters_of(name))
 
 
 def _class_of(name: str) -> Callable[..., Any]:
@@ -232,11 +229,7 @@ def _class_of(name: str) -> Callable[..., Any]:
         return import_object(name)
     registry = import_suite(PREFIX, "jumanji.registration")
     if name not in registry._REGISTRY:
-        known = sorted(registry._REGISTRY)
-        hint = (
-            nearest(name, known) or f"; there are {', '.join(known)}, and module:Name for a class of your own"
-        )
-        raise ShoalError(f"there is no environment {PREFIX + name!r}{hint}")
+        raise unknown_name(PREFIX, name, sorted(registry._REGISTRY))
     with undisturbed():
         return registry.load(package.registration._REGISTRY[name].entry_point)
 
@@ -252,7 +245,7 @@ def _made(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     try:
         with undisturbed(), _without_downloads():
             values = dict(arguments)
-            return maker(**values) if ":" in name else import_suite(PREFIX).make(name, **values)
+            world = maker(**values) if ":" in name else import_suite(PREFIX).make(name, **values)
     except Exception as error:
         given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
         if type(error).__module__.startswith("huggingface_hub"):
@@ -261,6 +254,8 @@ def _made(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
                 f"once where there is a network: python -c \"import jumanji; jumanji.make('{name}')\""
             ) from error
         raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+    require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_spec", "observation_spec")
+    return world
 
 
 @contextlib.contextmanager

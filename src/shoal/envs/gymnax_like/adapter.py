@@ -16,16 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.registry import MAX_COUNT
-from shoal.envs.suites.conversion import of_types, space_of
+from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import import_suite, undisturbed
-from shoal.envs.suites.static_values import to_static
+from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters, to_static
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Space
@@ -172,10 +172,20 @@ def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> 
     maker = _maker(prefix, name)
     try:
         with undisturbed():
-            return maker(**dict(arguments))
+            world = maker(**dict(arguments))
     except Exception as error:
         given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
         raise ShoalError(f"{prefix}{name} cannot be made with {given}: {describe_error(error)}") from error
+    require_interface(
+        f"{prefix}{name}",
+        world,
+        "reset_env",
+        "step_env",
+        "default_params",
+        "action_space",
+        "observation_space",
+    )
+    return world
 
 
 def _maker(prefix: str, name: str) -> Callable[..., Any]:
@@ -192,8 +202,7 @@ def _maker(prefix: str, name: str) -> Callable[..., Any]:
         known = tuple(package.registered_envs)
         if name in known:
             return import_suite(prefix, "gymnax.registration")._registry[name]
-    hint = nearest(name, known) or f"; there are {', '.join(known)}, and module:Name for a class of your own"
-    raise ShoalError(f"there is no environment {prefix + name!r}{hint}")
+    raise unknown_name(prefix, name, known)
 
 
 @functools.cache
@@ -210,12 +219,9 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         own = {k: _as_default(x, getattr(default, k)) for k, x in parameters.items() if k not in of_class}
         return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
-    of_params = {
-        field.name: _parameter(field.name, getattr(default, field.name))
-        for field in dataclasses.fields(default)
-        if isinstance(getattr(default, field.name), bool | int | float)
-        if field.name not in LIMITS or observes_time(world_of(prefix, name, ()))
-    }
+    keeps_limit = observes_time(world_of(prefix, name, ()))
+    names = (x.name for x in dataclasses.fields(default) if x.name not in LIMITS or keeps_limit)
+    of_params = plain_parameters({x: getattr(default, x) for x in names})
     known = of_class | of_params
     make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {k: x.annotation for k, x in known.items()}
@@ -229,27 +235,16 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
 
 def _arguments(prefix: str, name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return the parameters of the class that are not the default, in order."""
-    known = _class_parameters(_maker(prefix, name))
-    return tuple(sorted((k, x) for k, x in parameters.items() if k in known and x != known[k].default))
+    return changed_arguments(f"{prefix}{name}", parameters, _class_parameters(_maker(prefix, name)))
 
 
 def _class_parameters(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a class whose defaults are numbers or texts."""
-    declared = inspect.signature(maker).parameters.values()
-    return {
-        x.name: _parameter(x.name, x.default)
-        for x in declared
-        if isinstance(x.default, bool | int | float | str)
-    }
+    return plain_parameters(defaults_of(maker))
 
 
 def _as_default(value: Any, default: Any) -> Any:
     """Return an integer that is given for a float as a float, whose type the package's code may require."""
     return float(value) if isinstance(default, float) and isinstance(value, int) else value
-
-
-def _parameter(name: str, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default))
 
 
 @functools.cache

@@ -12,6 +12,20 @@ from shoal.types import Array, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
+def require_interface(name: str, world: Any, *attributes: str) -> None:
+    """Require that a user's object has the attributes of a convention.
+
+    Raises:
+      ShoalError: it lacks one.
+    """
+    for attribute in attributes:
+        if not hasattr(type(world), attribute) and not hasattr(world, attribute):
+            needed = ", ".join(f"`{x}`" for x in attributes)
+            raise ShoalError(
+                f"{name} made a {type(world).__name__}, which has no `{attribute}`; it needs {needed}"
+            )
+
+
 def space_of(space: Any, element: PyTree = None) -> Space:
     """Convert a space of gymnax, JaxMARL or Gymnasium.
 

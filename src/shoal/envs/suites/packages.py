@@ -8,12 +8,12 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, nearest
 from shoal.envs.suites.families import FAMILIES, Family
 
 
@@ -31,6 +31,15 @@ def import_suite(prefix: str, module: str = "") -> Any:
             return importlib.import_module(module or family.package)
     except ModuleNotFoundError as error:
         raise ShoalError(_missing(family, str(error.name))) from error
+
+
+def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
+    """Make the error for a name that a package does not have, with the nearest one, or with all."""
+    names = [prefix + x for x in known]
+    there_are = f"; there are {', '.join(names)}, and {prefix}module:Name for a class of your own"
+    return ShoalError(
+        f"there is no environment {prefix + name!r}{nearest(prefix + name, names) or there_are}"
+    )
 
 
 def _missing(family: Family, package: str) -> str:

@@ -1,6 +1,7 @@
 """Parameters of other packages' classes as static values, which can be hashed."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -8,6 +9,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+
+PLAIN = (bool, int, float, str)
+
+
+def defaults_of(maker: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of the parameters of a class or function, by name."""
+    return {x.name: x.default for x in inspect.signature(maker).parameters.values()}
+
+
+def plain_parameters(defaults: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
+    """Return a parameter, to be given by keyword, for each default that is a number or a text."""
+    return {
+        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
+        for name, value in defaults.items()
+        if isinstance(value, PLAIN)
+    }
+
+
+def changed_arguments(
+    where: str, parameters: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
+) -> tuple[tuple[str, Any], ...]:
+    """Return those of the known parameters whose value is not the default, in order.
+
+    Raises:
+      ShoalError: one is traced; `where` begins the sentence.
+    """
+    values = {k: to_static(f"{where}: {k}", x) for k, x in sorted(parameters.items()) if k in known}
+    return tuple((k, x) for k, x in values.items() if x != known[k].default)
 
 
 def to_static(where: str, value: Any) -> Any:
