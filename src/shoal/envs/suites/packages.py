@@ -35,11 +35,10 @@ def import_suite(prefix: str, module: str = "") -> Any:
 
 def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     """Make the error for a name that a package does not have, with the nearest one, or with all."""
-    names = [prefix + x for x in known]
-    there_are = f"; there are {', '.join(names)}, and {prefix}module:Name for a class of your own"
-    return ShoalError(
-        f"there is no environment {prefix + name!r}{nearest(prefix + name, names) or there_are}"
-    )
+    names = list(known)
+    there_are = f"; there are {', '.join(names)}, and module:Name for a class of your own"
+    hint = nearest(name, names).replace("'", f"'{prefix}", 1) or there_are
+    return ShoalError(f"there is no environment {prefix + name!r}{hint}")
 
 
 def _missing(family: Family, package: str) -> str:
