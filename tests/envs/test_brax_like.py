@@ -395,7 +395,7 @@ def test_a_task_that_observes_the_time_keeps_its_limit():
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [BALANCE, "brax/inverted_pendulum"])
+@pytest.mark.parametrize("name", [pytest.param(BALANCE, marks=pytest.mark.slow), "brax/inverted_pendulum"])
 def test_a_state_is_drawn(name):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
     env = make(name)
@@ -411,7 +411,7 @@ def test_a_state_is_drawn(name):
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [BALANCE, "brax/inverted_pendulum"])
+@pytest.mark.parametrize("name", [pytest.param(BALANCE, marks=pytest.mark.slow), "brax/inverted_pendulum"])
 def test_a_run_that_is_killed_ends_with_the_same_parameters(name, tmp_path):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
     assert_killed_run_ends_the_same(tmp_path, f"{name} max_episode_steps=50")

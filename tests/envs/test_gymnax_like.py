@@ -23,6 +23,13 @@ from shoal.envs.suites import packages
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.wrappers import TimeLimit
 
+QUICKEST = (
+    "Breakout-MinAtar",
+    "DeepSea-bsuite",
+    "FrozenLake-misc",
+    "MetaMaze-misc",
+    "Pendulum-v1",
+)  # to compile
 needs_gymnax = pytest.mark.skipif(
     importlib.util.find_spec("gymnax") is None, reason="gymnax is not installed"
 )
@@ -259,7 +266,14 @@ def test_classes_of_craftax_that_reset_themselves_are_refused():
 
 @needs_gymnax
 @pytest.mark.full
-@pytest.mark.parametrize("name", [x for x in FAMILIES["gymnax/"].names if x not in DOWNLOADS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=() if x in QUICKEST else pytest.mark.slow)
+        for x in FAMILIES["gymnax/"].names
+        if x not in DOWNLOADS
+    ],
+)
 def test_steps_are_those_of_gymnax(name):
     env = make("gymnax/" + name)
     compare(env)
@@ -321,7 +335,9 @@ def test_death_terminates_and_achievements_are_those_of_the_state():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [CATCH, "gymnax/Breakout-MinAtar", "gymnax/CartPole-v1", CLASSIC])
+@pytest.mark.parametrize(
+    "name", [CATCH, "gymnax/Breakout-MinAtar", pytest.param(CLASSIC, marks=pytest.mark.slow)]
+)
 def test_a_state_is_drawn(name):
     pytest.importorskip(name.split("/")[0])
     env = make(name)
