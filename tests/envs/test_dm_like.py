@@ -87,7 +87,7 @@ def check_shown(shown, mask, own, terminated):
     """
     entries = shown if isinstance(shown, dict) else {"": shown}
     for name, x in entries.items():
-        np.testing.assert_array_equal(x, np.asarray(entry(own, name), np.float32), err_msg=name)
+        np.testing.assert_allclose(x, np.asarray(entry(own, name), np.float32), 1e-6, 1e-6, err_msg=name)
     assert len(jax.tree.leaves(own)) == len(entries) + (mask is not None)
     if mask is not None:
         of_parts = np.asarray(own.action_mask)

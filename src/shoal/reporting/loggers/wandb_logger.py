@@ -27,6 +27,7 @@ MODES = ("online", "offline", "disabled", "shared")
 WITHOUT_KEY = ("offline", "disabled")
 STEP = "global_step"  # the axis of all charts: W&B's own step restarts where a run is resumed
 STORE_SECONDS = 5.0  # from one writing of rows to the disk to the next
+SERVICE = "WANDB_SERVICE"  # in the environment: the service of a parent process, which ends with that
 CONNECT_SECONDS = 20.0  # to which W&B adds some 10
 ONE_RUN = ("WANDB_RUN_ID", "WANDB_SWEEP_ID")  # in the environment: there is a run already, such as an agent's
 
@@ -73,6 +74,7 @@ class WandbLogger(Logger):
 
     def check(self) -> None:
         """Require the package, and a key where the mode needs one."""
+        os.environ.pop(SERVICE, None)
         check_folder("wandb", self._directory)
         wandb = require_package("wandb", oldest=OLDEST)
         settings = wandb.setup().settings
