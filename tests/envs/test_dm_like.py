@@ -134,7 +134,7 @@ def compare(env, own, limit, num_envs=8, steps=150):
     np.testing.assert_array_equal(after.discount, np.where(after.truncated, 1, made.discount))
     jax.tree.map(np.testing.assert_array_equal, selected(jax.tree.map(lambda x: x[1:], states)), own_after)
     for name, x in after.info.items():
-        np.testing.assert_allclose(x, np.asarray(made.extras[name], np.float32), err_msg=name)
+        np.testing.assert_allclose(x, np.asarray(made.extras[name], np.float32), 1e-6, 1e-6, err_msg=name)
     if limit:
         count = own_after.step_count
         assert (count[after.truncated] == limit).all()
