@@ -409,7 +409,7 @@ def test_a_state_is_drawn(name):
     assert len(np.unique(picture)) > 10
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [pytest.param(BALANCE, marks=pytest.mark.slow), "brax/inverted_pendulum"])
 def test_a_run_that_is_killed_ends_with_the_same_parameters(name, tmp_path):
