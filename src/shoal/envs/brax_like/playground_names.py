@@ -9,11 +9,10 @@ from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
-from shoal.base.user_errors import describe_error
 from shoal.envs.brax_like.pictures import draw_without_a_window
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import require_interface
-from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import defaults_of, plain_parameters
 from shoal.types import Array, PyTree
 
@@ -97,8 +96,7 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
         with undisturbed():
             world = _made(name, values)
     except Exception as error:
-        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
-        raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+        raise cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
     require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_size")
     return world
 

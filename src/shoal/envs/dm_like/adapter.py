@@ -19,12 +19,11 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
-from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface
-from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -247,13 +246,12 @@ def _made(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
             values = dict(arguments)
             world = maker(**values) if ":" in name else import_suite(PREFIX).make(name, **values)
     except Exception as error:
-        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
         if type(error).__module__.startswith("huggingface_hub"):
             raise ShoalError(
                 f"{PREFIX}{name} needs files that Jumanji downloads when it is made, and which are not here; make it "
                 f"once where there is a network: python -c \"import jumanji; jumanji.make('{name}')\""
             ) from error
-        raise ShoalError(f"{PREFIX}{name} cannot be made with {given}: {describe_error(error)}") from error
+        raise cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
     require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_spec", "observation_spec")
     return world
 

@@ -18,13 +18,12 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
-from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters, to_static
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -174,8 +173,7 @@ def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> 
         with undisturbed():
             world = maker(**dict(arguments))
     except Exception as error:
-        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
-        raise ShoalError(f"{prefix}{name} cannot be made with {given}: {describe_error(error)}") from error
+        raise cannot_be_made(f"{prefix}{name}", arguments, error) from error
     require_interface(
         f"{prefix}{name}",
         world,

@@ -12,8 +12,7 @@ from typing import Any
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
-from shoal.base.user_errors import describe_error
-from shoal.envs.suites.packages import import_suite, undisturbed
+from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed
 from shoal.envs.suites.static_values import from_static, to_static
 
 PREFIX = "jaxmarl/"
@@ -132,8 +131,7 @@ def world_of(name: str, arguments: Arguments) -> Any:
         with undisturbed():
             return constructor(**values)
     except Exception as error:
-        given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
-        raise ShoalError(f"{full_name(name)} cannot be made with {given}: {describe_error(error)}") from error
+        raise cannot_be_made(full_name(name), arguments, error) from error
 
 
 def _package() -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.user_errors import describe_error
 from shoal.envs.suites.families import FAMILIES, Family
 
 
@@ -39,6 +40,12 @@ def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     there_are = f"; there are {', '.join(names)}, and module:Name for a class of your own"
     hint = nearest(name, names).replace("'", f"'{prefix}", 1) or there_are
     return ShoalError(f"there is no environment {prefix + name!r}{hint}")
+
+
+def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
+    """Make the error for an object that its package does not make with these arguments."""
+    given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+    return ShoalError(f"{name} cannot be made with {given}: {describe_error(error)}")
 
 
 def _missing(family: Family, package: str) -> str:
