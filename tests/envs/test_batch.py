@@ -298,6 +298,18 @@ def test_first_repeats_the_first_start_of_each_environment_and_nothing_else():
     )  # a step's randomness is new: 0 where an episode begins
 
 
+@pytest.mark.parametrize("policy", ["pool", "optimistic", "first"])
+def test_a_start_that_is_used_again_has_random_keys_of_its_own(policy):
+    """So that two episodes from one start draw different commands, pushes and fruits."""
+    batch = Batch(Dice(), SOME, policy, pool_size=2, reset_ratio=SOME)
+    states, _, steps = rollout(batch, jax.random.key(0), STEPS)
+    is_first = np.asarray(steps.first[:-1])
+    starts = np.asarray(states.start)[is_first]
+    keys = np.asarray(jax.random.key_data(states.key))[is_first]
+    assert len(np.unique(starts)) < 0.6 * len(starts)
+    assert len(np.unique(keys, axis=0)) == len(keys)
+
+
 @pytest.mark.parametrize(("refresh", "replaced"), [(0, 0), (3, 3), (POOL, POOL), (POOL + 5, POOL)])
 def test_refresh_replaces_some_starts_of_the_pool(refresh, replaced):
     batch = Batch(Dice(), SOME, "pool", POOL, refresh)

@@ -21,8 +21,8 @@ from shoal.xla.backend import by_platform
 RESET_POLICIES = ("fresh", "pool", "optimistic", "first")
 
 # Key streams: environment i uses fold_in(key, i), so that its random numbers do not depend on the number of
-# environments; the pool uses indices that no environment has.
-POOL_STREAM, REFRESH_STREAM = np.uint32(2**32 - 1), np.uint32(2**32 - 2)
+# environments; all else uses indices that no environment has.
+POOL_STREAM, REFRESH_STREAM, KEYS_STREAM = np.arange(2**32 - 1, 2**32 - 4, -1, dtype=np.uint32)
 
 
 class BatchState(NamedTuple):
@@ -46,6 +46,7 @@ class Batch:
         "optimistic": each step computes one new start for every `reset_ratio` environments. Where more episodes end in
         a step, several begin with the same one (Matthews et al. 2024, Craftax).
         "first": the environment's first start again, as in Brax's own training; for comparisons.
+        Where a start is used again, random keys in its state (arrays of `jax.random.key`) are replaced by new ones.
     """
 
     env: Environment
@@ -123,7 +124,7 @@ class Batch:
     def _restarted(self, state: BatchState, key: Array, indices: Array, stepped: PyTree) -> PyTree:
         """Start a new episode in the environments whose previous one had ended."""
         if self.reset_policy == "first":
-            return struct.where(state.last, state.starts, stepped)
+            return struct.where(state.last, _each_with_new_keys(state.starts, key, indices), stepped)
         if self.reset_policy == "optimistic":
             return self._restart_sharing(state.last, key, indices, stepped)
         # A loop over those that ended is far cheaper on the CPU; elsewhere it would wait for the host.
@@ -166,7 +167,7 @@ class Batch:
         if not self._has_pool:
             return _without_weak_types(self.env.reset(key))
         index = jax.random.randint(key, (), 0, self.pool_size)
-        return jax.tree.map(lambda starts: starts[index], pool)
+        return _with_new_keys(jax.tree.map(lambda starts: starts[index], pool), key)
 
     def _restart_sharing(self, ended: Array, key: Array, indices: Array, stepped: PyTree) -> PyTree:
         """Compute few new starts and deal them out in turn to the environments whose episode had ended."""
@@ -174,7 +175,8 @@ class Batch:
         starts = jax.vmap(lambda i: self._start((), jax.random.fold_in(key, i)))(indices[:count])
         self._check_same_types(starts, stepped)
         dealt = (jnp.cumsum(ended) - 1) % count
-        return struct.where(ended, jax.tree.map(lambda x: x[dealt], starts), stepped)
+        starts = _each_with_new_keys(jax.tree.map(lambda x: x[dealt], starts), key, indices)
+        return struct.where(ended, starts, stepped)
 
     def _restart_all(
         self, ended: Array, pool: PyTree, key: Array, indices: Array, stepped: PyTree
@@ -218,6 +220,24 @@ class Batch:
                     f"{path} is {reset_types[path]} from {name}.reset but {step_types[path]} from {name}.step; "
                     "make them alike"
                 )
+
+
+def _with_new_keys(start: PyTree, key: Array) -> PyTree:
+    """Replace the random keys in a start that is used again, so that the episodes draw different numbers."""
+    leaves, structure = jax.tree.flatten(start)
+    key = jax.random.fold_in(key, KEYS_STREAM)
+    renewed = [
+        jax.random.split(jax.random.fold_in(key, i), x.shape)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        else x
+        for i, x in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, renewed)
+
+
+def _each_with_new_keys(starts: PyTree, key: Array, indices: Array) -> PyTree:
+    """Replace the random keys in one start for each environment."""
+    return jax.vmap(lambda start, i: _with_new_keys(start, jax.random.fold_in(key, i)))(starts, indices)
 
 
 def _leaf_types(outputs: tuple[State, TimeStep]) -> dict[str, str]:
