@@ -210,6 +210,7 @@ def test_a_class_of_ones_own_is_made_by_its_import_name():
         ("playground/CheetaRun", {}, "'playground/CheetaRun'; did you mean 'playground/CheetahRun'"),
         (BALANCE, {"randomize": True}, "CartpoleBalance has no domain randomiser; leave randomize out"),
         (BALANCE, {"impl": "bullet"}, "playground/CartpoleBalance cannot be made with impl='bullet': "),
+        (BALANCE, {"ctrl_dt": 0.0}, "ctrl_dt=0.0 is shorter than a step of the physics, sim_dt=0.01."),
         (BALANCE, {"episode_length": 5}, "has no parameter 'episode_length'"),
         (BALANCE, {"action_repeat": 2}, "has no parameter 'action_repeat'"),
     ],
@@ -244,6 +245,10 @@ def test_robots_are_never_downloaded(monkeypatch, tmp_path):
     with pytest.raises(ShoalError, match=r"H1JoystickGaitTracking cannot be made with menagerie="):
         make("playground/H1JoystickGaitTracking", menagerie=str(tmp_path / "empty"))
     assert not (tmp_path / "none").exists()
+    make("playground/fake_brax:PushedPoint", breaks_at=4)  # a class of one's own may need none
+    monkeypatch.setenv("SHOAL_MENAGERIE", str(tmp_path / "empty"))
+    make("playground/fake_brax:PushedPoint", breaks_at=5)
+    assert str(module.MENAGERIE_PATH) == str(tmp_path / "empty")
 
 
 @needs_playground

@@ -89,8 +89,7 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     _check_name(name)
     values = dict(arguments)
     menagerie = values.pop(MENAGERIE, "")
-    needs_robots = ":" not in name and name not in _registry().dm_control_suite.ALL_ENVS
-    if needs_robots:
+    if name not in _registry().dm_control_suite.ALL_ENVS:
         _use_menagerie(name, menagerie)
     try:
         with undisturbed():
@@ -106,6 +105,8 @@ def _made(name: str, values: Mapping[str, Any]) -> Any:
         return import_object(name)(**values)
     overrides = {key.replace(NESTED, "."): value for key, value in values.items()}
     world = _registry().load(name, config_overrides={IMPL: "jax", **overrides})
+    if world.n_substeps < 1:
+        raise ValueError(f"ctrl_dt={world.dt} is shorter than a step of the physics, sim_dt={world.sim_dt}")
     if type(world).__name__ not in OBSERVES_TIME and LIMIT in _config(name):
         with world._config.unlocked():
             world._config.episode_length = MAX_COUNT
@@ -115,8 +116,10 @@ def _made(name: str, values: Mapping[str, Any]) -> Any:
 def _use_menagerie(name: str, folder: str) -> None:
     """Let Playground read the robots of MuJoCo's menagerie from a folder; it would download them otherwise.
 
+    A user's class may need them or not.
+
     Raises:
-      ShoalError: no folder is named, or it is none.
+      ShoalError: no folder is named for a robot, or it is none.
     """
     module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")
     folder = next((x for x in (folder, os.environ.get(VARIABLE, "")) if x and Path(x).is_dir()), folder)
@@ -124,7 +127,7 @@ def _use_menagerie(name: str, folder: str) -> None:
         if not Path(folder).is_dir():
             raise ShoalError(f"{PREFIX}{name}: {MENAGERIE}={folder!r} is not a folder; {_WHICH}")
         module.MENAGERIE_PATH = import_suite(PREFIX, "etils.epath").Path(folder)
-    elif not module.MENAGERIE_PATH.exists():
+    elif ":" not in name and not module.MENAGERIE_PATH.exists():
         raise ShoalError(f"{PREFIX}{name} needs robots of MuJoCo's menagerie; {_WHICH}")
 
 
