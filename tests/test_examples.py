@@ -37,6 +37,7 @@ def as_params(network):
     return {part: layers(part) for part in ("actor", "critic")}
 
 
+@pytest.mark.full
 def test_one_update_is_that_of_shoals_ppo(example, monkeypatch):
     """Of whole batches, whose order does not matter; some episodes terminate within the rollout, others are cut."""
     env = shoal.make("CartPole-v1", max_episode_steps=20)

@@ -113,6 +113,7 @@ def test_a_run_with_a_users_own_parts_learns_and_says_which(whole):
     assert again is not None
 
 
+@pytest.mark.full
 def test_it_is_resumed_bit_for_bit_and_repeated_by_its_config_file(whole, tmp_path, undrawn):
     half = shoal.train(
         "CartPole-v1", run_dir=tmp_path / "half", total_steps=128, clip_coef=0.3, **PARTS, **SMALL

@@ -72,6 +72,7 @@ class NoisyActor(nnx.Module):
         return self.layers(x), x
 
 
+@pytest.mark.full
 def test_noisy_layers_act_by_one_draw_in_a_rollout_and_its_update():
     """So the ratio of the first gradient step is 1; evaluation takes the means, and the next rollout another draw."""
     config = with_settings(PPOConfig(), network=Noisy, update_epochs=1, num_minibatches=1).resolved()

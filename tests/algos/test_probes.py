@@ -75,6 +75,7 @@ def test_it_finds_the_known_value_and_the_best_action(name):
         np.testing.assert_allclose(np.asarray(policy.mode())[shown], best[shown], atol=0.1)
 
 
+@pytest.mark.full
 def test_a_normalised_reward_leaves_the_best_action():
     """Rewards of a thousand, observations of one in a thousand: both are brought to size."""
     env = envs.RewardScale(envs.make("probe/action-and-observation"), 1000.0)

@@ -593,6 +593,7 @@ def test_many_seeds(write_run):
     assert result["notes"] == []
 
 
+@pytest.mark.full
 def test_what_train_returns_can_be_compared(real_run):
     result = compare([real_run, real_run])
     assert result["rows"][1]["improvement"]["value"] == 0.5

@@ -56,7 +56,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_evals", [0, 3])
-@pytest.mark.quick(*(f"{num_evals}-{name}" for num_evals, name in [(3, x) for x in CASES]))
+@pytest.mark.quick("3-cartpole", "3-own algorithm")
 def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals):
     """The learner, metrics and evaluations; within a caller's program too, where numbers are constants."""
     environment, config = CASES[name]
@@ -81,6 +81,7 @@ def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals)
             np.testing.assert_array_equal(values, [float(x[metric][0]) for _, x in run.evaluations])
 
 
+@pytest.mark.full
 def test_without_a_config_the_preset_is_taken_and_its_policy_acts(tmp_path):
     run = trained(tmp_path, "CartPole-v1", "", num_updates=2, num_minibatches=2)
     train = shoal.make_train("CartPole-v1", **SMALL, total_steps=70, num_minibatches=2)

@@ -145,7 +145,8 @@ def test_a_torso_that_is_shared_cannot_keep_an_entry_from_the_critic():
         with_settings(PPOConfig(), shared_torso=True).resolved().validate(spec, 4, 32)
 
 
-@pytest.mark.parametrize("core", ["none", pytest.param("gru", marks=pytest.mark.full)])
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.full
 def test_the_critic_sees_the_state_in_place_of_what_the_actor_sees(core, tmp_path):
     run = shoal.train(
         PARTIAL,

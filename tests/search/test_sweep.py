@@ -232,6 +232,7 @@ def test_a_sweep_of_which_every_member_fails_ends_with_their_names(tmp_path, cap
         searched.policy()
 
 
+@pytest.mark.full
 def test_another_number_of_new_seeds_trains_what_is_missing(swept, tmp_path, monkeypatch):
     """Every score stays that of its label and seed, whatever the order in which the runs hold them."""
     path, trained = shutil.copytree(swept.path, tmp_path / "sweep"), []

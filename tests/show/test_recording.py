@@ -89,6 +89,7 @@ def frames_of(path):
             yield np.asarray(image.convert("RGB")), image.info["duration"]
 
 
+@pytest.mark.full
 def test_the_episodes_are_those_of_an_evaluation(film):
     algorithm, parameters = policy_for(Noise())
     episodes = play_episodes(

@@ -137,6 +137,7 @@ def test_each_set_of_agents_has_its_first_statistics(opponent):
         assert all((np.asarray(part.observation.count) > 0).all() for part in shared.pool)
 
 
+@pytest.mark.full
 def test_a_scale_of_rewards_is_data_that_only_the_learner_sees():
     config = small()
     assert settings_of(config)["reward_scale"].is_data

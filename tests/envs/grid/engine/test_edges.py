@@ -229,6 +229,7 @@ def one_step(our_step, action, *, place, direction, pocket=(0, 0), cells=(), goa
     return tuple(Seen(*(array[0] for array in seen)) for seen in both)
 
 
+@pytest.mark.full
 def test_a_wall_beside_a_wall_is_not_looked_for_on_the_opposite_side(our_step):
     """The agent in the upper left corner, looking up at the wall, as if it had put something down there."""
     where = {"place": (1, 1), "direction": 0}
