@@ -276,8 +276,8 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.quick("accelerators", "design", "ops", "spaces")
-@pytest.mark.rare("agents", "durability", "grid", "jaxmarl", "memory", "networks", "particles")
-@pytest.mark.rare("pbt", "ppo", "recipes", "sweeps", "tuning")
+@pytest.mark.rare("agents", "command-line", "durability", "grid", "jaxmarl", "loggers", "memory", "networks")
+@pytest.mark.rare("particles", "pbt", "ppo", "pure_training", "python", "recipes", "sweeps", "tuning")
 def test_what_a_page_shows_is_what_happens(page, run):
     run(page, steps(page))
 

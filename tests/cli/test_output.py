@@ -129,6 +129,7 @@ SMALL = f"probe/action {BANDIT} --num-envs 4 --num-steps 8 --total-steps 64"
     ids=["train", "sweep", "pbt"],
 )
 @pytest.mark.quick("train")
+@pytest.mark.rare("pbt")
 def test_a_matplotlib_that_fails_costs_only_the_pictures(words, lost, tmp_path, monkeypatch, capsys):
     def fail(*_, **__):
         raise RuntimeError("Failed to process string with tex because latex could not be found")
@@ -164,6 +165,7 @@ def test_a_backend_that_matplotlib_lacks_is_named(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", REASONS)
+@pytest.mark.rare("full", "gone")
 def test_a_whole_run_without_output_and_pictures_is_sound(how, tmp_path):
     folder = next(x for x in sys.path if (Path(x) / "tiny_bandit.py").is_file())
     environment = os.environ | {"MPLBACKEND": "nonsense", "PYTHONPATH": os.pathsep.join([*sys.path, folder])}

@@ -165,7 +165,7 @@ def test_steps_of_tasks_that_end_by_themselves_are_those_of_jumanji(name):
     assert counts.terminated or name == "Game2048-v1"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_task_whose_state_has_the_length_of_the_limit_keeps_it():
     env, own = make("jumanji/MMST-v0"), jumanji_make("MMST-v0")
     assert env.world.time_limit == own.time_limit == 70
@@ -306,6 +306,6 @@ def test_each_task_is_drawn(name):
     check_picture(make(PREFIX + name))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_killed_run_ends_the_same(tmp_path):
     assert_killed_run_ends_the_same(tmp_path, f"{SNAKE} num_rows=6 num_cols=6")

@@ -127,7 +127,7 @@ def test_the_page_is_small_and_the_same_each_time(make, write_run):
     assert text == make(path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_256_members_are_drawn_as_quantiles(make, write_run):
     path = write_run("many", range(256))
     write_rows(path, rows_of(256, 210))

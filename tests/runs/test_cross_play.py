@@ -47,8 +47,7 @@ def returns_of(metrics):
 
 
 @pytest.mark.parametrize("greedy", [None, True])
-@pytest.mark.full
-@pytest.mark.rare("None")
+@pytest.mark.slow
 def test_the_diagonal_is_the_evaluation_of_each_policy(runs, greedy):
     path = runs / "memory"
     result = cross_play(path, path, episodes=6, seed=3, greedy=greedy)

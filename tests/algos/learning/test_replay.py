@@ -169,6 +169,7 @@ def test_every_window_is_that_of_the_history_and_none_is_lost(shape, rollouts, s
 
 @pytest.mark.full
 @pytest.mark.parametrize("num_rows", range(2, 17))
+@pytest.mark.rare("5", "6", "7", "9", "10", "11", "13", "14", "15")
 def test_rings_of_every_size(num_rows):
     for length in range(1, min(num_rows - 1, 8) + 1):
         for n in range(1, 5):

@@ -117,7 +117,7 @@ def ask(port, path, **query):
         return {}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_tensorboard_shows_one_point_a_step_after_kills(tmp_path):
     path = tmp_path / "run"
     for rows in (20, 60, None):
