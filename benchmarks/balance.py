@@ -1,21 +1,28 @@
 """PPO on MuJoCo Playground's CartpoleBalance, Shoal against Brax: `python benchmarks/balance.py`.
 
-64 environments x 32 steps, four epochs of eight minibatches, a policy of 4 x 32 and values of 5 x 256, swish, both in
-this interpreter. Brax 0.14.2 is patched to start on jax 0.10. It runs as JAX compiles it by default, and once more with
-the flags of Shoal's backend.
+"wide" has Brax's own networks, a policy of 4 x 32 and values of 5 x 256, in 64 environments x 32 steps with four epochs
+of eight minibatches; "narrow" has two of 2 x 64 in 16 x 128 with ten epochs of sixteen, as Shoal's preset. All are
+swish, both sides run in this interpreter, and Brax 0.14.2 is patched to start on jax 0.10. It runs as JAX compiles it
+by default, and once more with the flags of Shoal's backend.
 """
 
 import sys
 
 from harness import Side, compare_all, options, report, with_shoal_settings
 
+WORKLOADS = {"wide": (64, 32), "narrow": (16, 128)}  # environments, steps
+
 
 def main() -> None:
-    """Compares and prints the table."""
-    parsed = options(__doc__)
-    ours = Side("shoal", sys.executable, "own/balance.py")
-    sides = with_shoal_settings(Side("Brax", sys.executable, "peers/brax_balance.py"), one_thread=False)
-    report(compare_all([(64, 32)], ours, sides, parsed), parsed)
+    """Compares on each workload and prints the table."""
+    parsed = options(__doc__, only=tuple(WORKLOADS))
+    comparisons = []
+    for name in parsed.only or WORKLOADS:
+        peer = Side(f"Brax, {name}", sys.executable, "peers/brax_balance.py", environment=name)
+        ours = Side(f"shoal, {name}", sys.executable, "own/balance.py", environment=name)
+        sides = with_shoal_settings(peer, one_thread=False)
+        comparisons += compare_all([WORKLOADS[name]], ours, sides, parsed)
+    report(comparisons, parsed)
 
 
 if __name__ == "__main__":

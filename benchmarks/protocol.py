@@ -49,16 +49,23 @@ PQN = {
 # PureJaxRL's settings for MinAtar.
 BREAKOUT = {"learning_rate": 5e-3, "update_epochs": 4, "num_minibatches": 8, "activation": "relu"}
 
-# Playground's settings for the control suite, with fewer epochs, for few environments.
+# Playground's settings for the control suite, with fewer epochs, for few environments; and those of Shoal's preset.
+_BALANCE = {"learning_rate": 1e-3, "ent_coef": 1e-2, "gamma": 0.995, "reward_scale": 10.0}
 BALANCE = {
-    "learning_rate": 1e-3,
-    "update_epochs": 4,
-    "num_minibatches": 8,
-    "ent_coef": 1e-2,
-    "gamma": 0.995,
-    "reward_scale": 10.0,
-    "hidden_sizes": (32, 32, 32, 32),
-    "critic_hidden_sizes": (256, 256, 256, 256, 256),
+    "wide": _BALANCE
+    | {
+        "update_epochs": 4,
+        "num_minibatches": 8,
+        "hidden_sizes": (32, 32, 32, 32),
+        "critic_hidden_sizes": (256, 256, 256, 256, 256),
+    },
+    "narrow": _BALANCE
+    | {
+        "update_epochs": 10,
+        "num_minibatches": 16,
+        "hidden_sizes": (64, 64),
+        "critic_hidden_sizes": (64, 64),
+    },
 }
 
 

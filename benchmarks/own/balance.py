@@ -16,7 +16,7 @@ def build(sizes: Namespace) -> Program:
         norm_obs=True,
         clip_coef=0.3,
         clip_vloss=False,
-        **BALANCE,
+        **BALANCE[sizes.environment],
     )
     return training(lambda: envs.make("playground/CartpoleBalance"), config, sizes, updates_per_call(sizes))
 

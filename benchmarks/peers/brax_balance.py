@@ -18,6 +18,7 @@ EPOCHS = 1_000_000  # more than are ever asked for
 
 def build(sizes: Namespace) -> Program:
     """A thread in which Brax trains; it waits after each epoch until another one is asked for."""
+    settings = BALANCE[sizes.environment]
     jax.device_put_replicated = lambda x, devices: jax.tree.map(lambda y: jax.numpy.stack([y]), x)
     asked, done = queue.Queue(), queue.Queue()
     steps = updates_per_call(sizes) * sizes.num_envs * sizes.num_steps
@@ -40,18 +41,18 @@ def build(sizes: Namespace) -> Program:
             episode_length=1000,
             num_envs=sizes.num_envs,
             unroll_length=sizes.num_steps,
-            batch_size=sizes.num_envs // BALANCE["num_minibatches"],
-            num_minibatches=BALANCE["num_minibatches"],
-            num_updates_per_batch=BALANCE["update_epochs"],
-            learning_rate=BALANCE["learning_rate"],
-            entropy_cost=BALANCE["ent_coef"],
-            discounting=BALANCE["gamma"],
-            reward_scaling=BALANCE["reward_scale"],
+            batch_size=sizes.num_envs // settings["num_minibatches"],
+            num_minibatches=settings["num_minibatches"],
+            num_updates_per_batch=settings["update_epochs"],
+            learning_rate=settings["learning_rate"],
+            entropy_cost=settings["ent_coef"],
+            discounting=settings["gamma"],
+            reward_scaling=settings["reward_scale"],
             normalize_observations=True,
             network_factory=functools.partial(
                 networks.make_ppo_networks,
-                policy_hidden_layer_sizes=BALANCE["hidden_sizes"],
-                value_hidden_layer_sizes=BALANCE["critic_hidden_sizes"],
+                policy_hidden_layer_sizes=settings["hidden_sizes"],
+                value_hidden_layer_sizes=settings["critic_hidden_sizes"],
             ),
             progress_fn=report,
         ),
