@@ -156,6 +156,8 @@ def _environment(world: Any, params: Any) -> Environment:
     """Make the environment of an object, with its own limit out of reach."""
     if (name := _limit_name(params)) and not observes_time(world):
         params = params.replace(**{name: MAX_COUNT})
+    # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
+    params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
     kind = Drawn if pictures.can_draw(world) else GymnaxLike
     made: Environment = kind(params, world, _spaces(world, _known(params))[1])  # type: ignore[assignment]
     return made
