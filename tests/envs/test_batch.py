@@ -252,8 +252,11 @@ def test_python_numbers_in_an_environment_do_not_make_weak_types():
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"num_envs": 0}, "num_envs=0 is too few; give 1 or more."),
-        ({"pool_size": 0}, "pool_size=0 is too few; give 1 or more."),
+        ({"num_envs": 0}, "num_envs=0 is not a whole number of 1 or more."),
+        ({"num_envs": 2.5}, "num_envs=2.5 is not a whole number of 1 or more."),
+        ({"pool_size": 0}, "pool_size=0 is not a whole number of 1 or more."),
+        ({"pool_refresh": -1}, "pool_refresh=-1 is not a whole number of 0 or more."),
+        ({"reset_policy": None}, "reset_policy=None is not one of fresh, pool, optimistic, first."),
         (
             {"reset_policy": "pol"},
             "reset_policy='pol' is not one of fresh, pool, optimistic, first; did you mean 'pool'?",

@@ -200,6 +200,27 @@ def test_a_class_of_ones_own_is_made_by_its_import_name():
     assert parameters_of("brax/fake_brax:PushedPoint")["max_episode_steps"].default == 1000
 
 
+class Nested(PushedPoint):
+    """A world whose observation is a dictionary within a dictionary."""
+
+    def reset(self, rng):
+        return super().reset(rng).replace(obs={"x": {"y": jnp.zeros(2)}})
+
+
+class PairOfResults(PushedPoint):
+    """A world whose step returns something else."""
+
+    def step(self, state, action):
+        return super().step(state, action), 1
+
+
+@pytest.mark.parametrize("kind", [Nested, PairOfResults])
+def test_a_class_that_differs_from_the_convention_is_one_sentence(kind):
+    sentence = f"{kind.__name__} cannot be adapted, since its functions are not those of the convention: "
+    with pytest.raises(ShoalError, match=sentence):
+        _ = BraxLike(kind()).action_space
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [

@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 from typing import NamedTuple
 
 import jax
@@ -166,6 +167,9 @@ def test_a_batch_truncates_at_the_limit_and_shows_the_final_observation():
     ],
 )
 @pytest.mark.quick("gymnax/Asterix-MinAtar", "gymnax/Catch-bsuite", "gymnax/Pong-misc")
+@pytest.mark.rare(
+    "craftax/Craftax-Classic-Pixels-v1", "craftax/Craftax-Pixels-v1", "craftax/Craftax-Symbolic-v1"
+)
 def test_reset_and_step_have_equal_types_where_a_training_traces_the_parameters(name):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
     env = make(name)
@@ -241,6 +245,49 @@ def test_an_unknown_name_and_a_wrong_value_are_one_sentence():
         ShoalError, match=r"no environment 'gymnax/xyz'; there are .*Acrobot-v1.*, and module:Name"
     ):
         make("gymnax/xyz")
+
+
+def broken(name):
+    """A class that differs from gymnax's convention, made when gymnax is there."""
+    cartpole = importlib.import_module("gymnax.environments.classic_control.cartpole").CartPole
+    members = {
+        "NoParameters": {"default_params": None},
+        "SixResults": {"step_env": lambda self, *arguments: (*cartpole.step_env(self, *arguments), 1)},
+        "NoSample": {"action_space": lambda self, params=None: object()},
+    }
+    return type(name, (cartpole,), members[name])
+
+
+@needs_gymnax
+@pytest.mark.parametrize("name", ["NoParameters", "SixResults", "NoSample"])
+def test_a_class_that_differs_from_the_convention_is_one_sentence(name, monkeypatch):
+    monkeypatch.setattr(sys.modules["random_play"], name, broken(name), raising=False)
+    with pytest.raises(
+        ShoalError, match=f"{name} cannot be adapted, since its functions are not those of the"
+    ):
+        jax.eval_shape(make(f"gymnax/random_play:{name}").reset, jax.random.key(0))
+
+
+@needs_gymnax
+def test_pairs_that_do_not_belong_together_are_one_sentence():
+    world, params = importlib.import_module("gymnax").make("Breakout-MinAtar")
+    other = importlib.import_module("gymnax").make("CartPole-v1")[1]
+    for pair, sentence in [
+        ((world, other), "MinBreakout has other parameters than the pair's"),
+        ((world, params, 1), "a tuple of 3 is not the pair that"),
+        (
+            (world, params.replace(max_steps_in_episode=0)),
+            "MinBreakout: max_steps_in_episode=0 is not at least 1",
+        ),
+    ]:
+        with pytest.raises(ShoalError, match=sentence):
+            adapted(pair)
+
+
+@needs_gymnax
+def test_a_stack_of_environments_has_observations_without_bounds():
+    stack = jax.vmap(lambda x: make("gymnax/MountainCar-v0", gravity=x))(jnp.asarray([0.002, 0.003]))
+    assert np.isinf(stack.observation_space.high).all() and stack.observation_space.shape == (2,)
 
 
 @needs_gymnax

@@ -146,13 +146,14 @@ class Batch:
         return jax.vmap(sample_one)(first_index + jnp.arange(self.num_envs), timestep.action_mask)
 
     def _validate(self) -> None:
-        for name in ("num_envs", "pool_size", "reset_ratio"):
-            if getattr(self, name) < 1:
-                raise ShoalError(f"{name}={getattr(self, name)} is too few; give 1 or more")
+        for name, least in {"num_envs": 1, "pool_size": 1, "pool_refresh": 0, "reset_ratio": 1}.items():
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+                raise ShoalError(f"{name}={value!r} is not a whole number of {least} or more")
         if self.reset_policy not in RESET_POLICIES:
             raise ShoalError(
                 f"reset_policy={self.reset_policy!r} is not one of {', '.join(RESET_POLICIES)}"
-                f"{nearest(self.reset_policy, RESET_POLICIES)}"
+                f"{nearest(str(self.reset_policy), RESET_POLICIES)}"
             )
 
     @property

@@ -20,6 +20,7 @@ from shoal.envs.brax_like import brax_names, pictures, playground_names
 from shoal.envs.brax_like.randomisation import changed_leaves, with_leaves
 from shoal.envs.suites.conversion import of_types
 from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.packages import by_convention
 from shoal.envs.suites.static_values import changed_arguments
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, TimeStep
@@ -76,6 +77,7 @@ class BraxLike:
     @property
     def action_space(self) -> Box:
         """Controls from -1 to 1."""
+        _facts(self.world)  # which requires the convention
         return Box(-1.0, 1.0, (self.world.action_size,))
 
     @property
@@ -183,7 +185,11 @@ def _facts(world: Any) -> Facts:
 
     with jax.ensure_compile_time_eval():
         key = jax.random.key(0)
-    return Facts(*jax.eval_shape(play, key))
+    with by_convention(world):
+        facts = Facts(*jax.eval_shape(play, key))
+        _ = facts.state.reward, facts.state.done, facts.state.info, facts.state.metrics
+        _ = [x.shape for x in _entries(facts.observation).values()]
+    return facts
 
 
 def _completed(inner: PyTree, state: PyTree) -> PyTree:

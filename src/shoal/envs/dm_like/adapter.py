@@ -23,7 +23,7 @@ from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface
-from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import by_convention, cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -283,9 +283,9 @@ def _facts(world: Any) -> Facts:
         state, _ = world.reset(key)
         return world.step(state, world.action_spec.generate_value())
 
-    with undisturbed():
+    with undisturbed(), by_convention(world):
         after, made = jax.eval_shape(play, jax.random.key(0))
-        spec = world.action_spec
+        spec, _ = world.action_spec, (made.step_type, made.discount, made.reward.shape)
     where = type(world).__name__
     if made.reward.shape:
         raise ShoalError(

@@ -18,16 +18,17 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
+from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import by_convention, cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters, to_static
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
-from shoal.types.spaces import Box, Space
+from shoal.types.spaces import Box, Dict, Space
 
 GYMNAX, CRAFTAX = "gymnax/", "craftax/"
 LIMITS = (
@@ -64,7 +65,7 @@ class GymnaxLike:
     @property
     def observation_space(self) -> Space:
         """The package's space; unbounded where its bounds depend on parameters that are not known."""
-        return _spaces(self.world, _known(self.params))[0]
+        return _spaces(self.world, _known(self.world, self.params))[0]
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
@@ -93,9 +94,11 @@ class GymnaxLike:
         )
 
     def _shown(self, observation: PyTree) -> PyTree:
-        """Return the observation in the dtype of its space, which may differ from the one that is made."""
-        dtype = getattr(_spaces(self.world, None)[0], "dtype", jnp.int32)
-        return jnp.asarray(observation, dtype)
+        """Return the observation in the dtypes of its space, which may differ from those that are made."""
+        space = _spaces(self.world, None)[0]
+        if isinstance(space, Dict):
+            return {name: _of_dtype(part, observation[name]) for name, part in space.items()}
+        return _of_dtype(space, observation)
 
 
 @environment
@@ -105,6 +108,10 @@ class Drawn(GymnaxLike):
     def render(self, state: State) -> np.ndarray:
         """Draw a state, uint8 [height, width, 3], by the package's own functions."""
         return pictures.draw(self.world, self.params, state)
+
+
+def _of_dtype(space: Space, element: Any) -> Array:
+    return jnp.asarray(element, getattr(space, "dtype", jnp.int32))
 
 
 def observes_time(world: Any) -> bool:
@@ -134,6 +141,10 @@ def adapted(world: Any) -> Environment:
     Raises:
       ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do, or is a wrapper.
     """
+    if isinstance(world, tuple) and len(world) != 2:
+        raise ShoalError(
+            f"a tuple of {len(world)} is not the pair that `gymnax.make` returns: an object and its parameters"
+        )
     world, params = world if isinstance(world, tuple) else (world, None)
     # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not change.
     if not hasattr(type(world), "step_env"):
@@ -147,9 +158,15 @@ def adapted(world: Any) -> Environment:
             "classes."
         )
     params = world.default_params if params is None else params
-    limit = getattr(params, _limit_name(params), 0) if not observes_time(world) else 0
+    if type(params) is not type(world.default_params):
+        raise ShoalError(
+            f"{type(world).__name__} has other parameters than the pair's; give those that `gymnax.make` gives"
+        )
+    limit = None if observes_time(world) else getattr(params, _limit_name(params), None)
+    if limit is not None and limit < 1:
+        raise ShoalError(f"{type(world).__name__}: {_limit_name(params)}={limit} is not at least 1")
     made = _environment(world, params)
-    return TimeLimit(made, int(limit)) if limit else made
+    return made if limit is None else TimeLimit(made, int(limit))
 
 
 def _environment(world: Any, params: Any) -> Environment:
@@ -159,7 +176,7 @@ def _environment(world: Any, params: Any) -> Environment:
     # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
     params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
     kind = Drawn if pictures.can_draw(world) else GymnaxLike
-    made: Environment = kind(params, world, _spaces(world, _known(params))[1])  # type: ignore[assignment]
+    made: Environment = kind(params, world, _spaces(world, _known(world, params))[1])  # type: ignore[assignment]
     return made
 
 
@@ -174,6 +191,8 @@ def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> 
     try:
         with undisturbed():
             world = maker(**dict(arguments))
+    except OSError as error:
+        raise ShoalError(f"{prefix}{name} needs a download, which failed: {describe_error(error)}") from error
     except Exception as error:
         raise cannot_be_made(f"{prefix}{name}", arguments, error) from error
     require_interface(
@@ -220,7 +239,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
     keeps_limit = observes_time(world_of(prefix, name, ()))
-    names = (x.name for x in dataclasses.fields(default) if x.name not in LIMITS or keeps_limit)
+    with by_convention(world_of(prefix, name, ())):
+        names = [x.name for x in dataclasses.fields(default) if x.name not in LIMITS or keeps_limit]
     of_params = plain_parameters({x: getattr(default, x) for x in names})
     known = of_class | of_params
     make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
@@ -260,7 +280,8 @@ def _facts(world: Any) -> Facts:
 
     with jax.ensure_compile_time_eval():
         key = jax.random.key(0)
-    return Facts(*jax.eval_shape(play, key))
+    with by_convention(world):
+        return Facts(*jax.eval_shape(play, key))
 
 
 def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]:
@@ -274,10 +295,12 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, bool | int | float | np.ndarray | jax.Array)
 
 
-def _known(params: Any) -> Hashable | None:
-    """Return the values of parameters; None where one is traced, or differs between environments."""
-    leaves = jax.tree.leaves(params)
-    is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves)
+def _known(world: Any, params: Any) -> Hashable | None:
+    """Return the values of parameters; None where one is traced, or differs between environments of a stack."""
+    leaves, default = jax.tree.leaves(params), jax.tree.leaves(world.default_params)
+    is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) or any(
+        np.ndim(x) != np.ndim(own) for x, own in zip(leaves, default, strict=True)
+    )
     return None if is_unknown else to_static("params", leaves)
 
 

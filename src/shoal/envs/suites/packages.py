@@ -48,6 +48,20 @@ def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Excep
     return ShoalError(f"{name} cannot be made with {given}: {describe_error(error)}")
 
 
+@contextlib.contextmanager
+def by_convention(world: Any) -> Iterator[None]:
+    """Turn an error in the functions of an object, which its package's own objects do not make, into a sentence."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        kind = type(world).__name__
+        raise ShoalError(
+            f"{kind} cannot be adapted, since its functions are not those of the convention: {describe_error(error)}"
+        ) from error
+
+
 def _missing(family: Family, package: str) -> str:
     needed = f"the package {package!r}, which is not installed: {family.install} installs it"
     return f"names that begin with {family.prefix!r} need {needed}"

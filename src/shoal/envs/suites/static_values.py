@@ -15,7 +15,10 @@ PLAIN = (bool, int, float, str)
 
 def defaults_of(maker: Callable[..., Any]) -> dict[str, Any]:
     """Return the defaults of the parameters of a class or function, by name."""
-    return {x.name: x.default for x in inspect.signature(maker).parameters.values()}
+    try:
+        return {x.name: x.default for x in inspect.signature(maker).parameters.values()}
+    except ValueError:  # of a builtin type
+        return {}
 
 
 def plain_parameters(defaults: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
