@@ -380,8 +380,12 @@ def test_go1_is_randomised_and_its_info_does_not_leak():
     assert len(model) == 6
     for leaf in model:
         numbers = np.asarray(leaf).reshape(12, 4, -1)
-        for start in (0, 5):  # the same over an episode, and its own in each
-            assert (numbers[start : start + 5] == numbers[start]).all()
+        for start in (0, 5):  # the same over an episode, and its own in each; XLA may compute a start twice
+            np.testing.assert_allclose(
+                numbers[start : start + 5],
+                np.broadcast_to(numbers[start], (5, *numbers.shape[1:])),
+                rtol=1e-6,
+            )
         assert len(np.unique(numbers[[0, 5, 10]].reshape(12, -1), axis=0)) == 12
     for name in ("last_act", "last_last_act", "feet_air_time", "swing_peak"):
         assert not np.asarray(info[name])[first].any()
