@@ -214,11 +214,18 @@ class PairOfResults(PushedPoint):
         return super().step(state, action), 1
 
 
-@pytest.mark.parametrize("kind", [Nested, PairOfResults])
+class SizeIsAMethod(PushedPoint):
+    """A world whose number of actions must be asked for."""
+
+    def action_size(self):
+        return 2
+
+
+@pytest.mark.parametrize("kind", [Nested, PairOfResults, SizeIsAMethod])
 def test_a_class_that_differs_from_the_convention_is_one_sentence(kind):
     sentence = f"{kind.__name__} cannot be adapted, since its functions are not those of the convention: "
     with pytest.raises(ShoalError, match=sentence):
-        _ = BraxLike(kind()).action_space
+        _ = BraxLike(kind()).action_space, BraxLike(kind()).observation_space
 
 
 @pytest.mark.parametrize(

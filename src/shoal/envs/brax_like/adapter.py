@@ -77,8 +77,8 @@ class BraxLike:
     @property
     def action_space(self) -> Box:
         """Controls from -1 to 1."""
-        _facts(self.world)  # which requires the convention
-        return Box(-1.0, 1.0, (self.world.action_size,))
+        with by_convention(self.world):
+            return Box(-1.0, 1.0, (int(self.world.action_size),))
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
