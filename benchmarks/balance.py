@@ -19,10 +19,10 @@ def main() -> None:
     comparisons = []
     for name in parsed.only or WORKLOADS:
         peer = Side(f"Brax, {name}", sys.executable, "peers/brax_balance.py", environment=name)
+        sides = with_shoal_settings(peer, one_thread=False)
         for devices in (1, 2):
             title = f"shoal, {name}" if devices == 1 else f"shoal, {name}, {devices} devices"
             ours = Side(title, sys.executable, "own/balance.py", devices, environment=name)
-            sides = with_shoal_settings(peer, one_thread=False)
             comparisons += compare_all([WORKLOADS[name]], ours, sides, parsed)
     report(comparisons, parsed)
 

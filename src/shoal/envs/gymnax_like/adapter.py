@@ -8,6 +8,7 @@ that observe the time keep theirs, as a truncation.
 import dataclasses
 import functools
 import inspect
+import urllib.error
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -191,7 +192,7 @@ def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> 
     try:
         with undisturbed():
             world = maker(**dict(arguments))
-    except OSError as error:
+    except urllib.error.URLError as error:
         raise ShoalError(f"{prefix}{name} needs a download, which failed: {describe_error(error)}") from error
     except Exception as error:
         raise cannot_be_made(f"{prefix}{name}", arguments, error) from error
@@ -288,7 +289,10 @@ def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]
     """Return the numbers of `info`; in Craftax the achievements so far, which its own has only at an episode's end."""
     if craftax_scores.has_achievements(world):
         return craftax_scores.achievements(world, state)
-    return {name: jnp.asarray(x) for name, x in info.items() if name != "discount" and _is_number(x)}
+    numbers = {name: jnp.asarray(x) for name, x in info.items() if name != "discount" and _is_number(x)}
+    return {
+        name: jnp.asarray(x, x.dtype) for name, x in numbers.items()
+    }  # naming the dtype makes it a strong one
 
 
 def _is_number(x: Any) -> bool:
