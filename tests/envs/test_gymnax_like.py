@@ -180,7 +180,8 @@ def test_reset_and_step_have_equal_types_where_a_training_traces_the_parameters(
     )
     assert jax.tree.structure(started) == jax.tree.structure(stepped)
     for x, y in zip(jax.tree.leaves(started), jax.tree.leaves(stepped), strict=True):
-        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
+        assert not x.weak_type
 
 
 @needs_gymnax
@@ -397,9 +398,8 @@ def test_death_terminates_and_achievements_are_those_of_the_state():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name", [CATCH, "gymnax/Breakout-MinAtar", pytest.param(CLASSIC, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", [CATCH, "gymnax/Breakout-MinAtar", "gymnax/CartPole-v1", CLASSIC])
+@pytest.mark.rare("gymnax/CartPole-v1", CLASSIC)
 def test_a_state_is_drawn(name):
     pytest.importorskip(name.split("/")[0])
     env = make(name)

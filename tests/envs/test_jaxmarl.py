@@ -331,9 +331,7 @@ def test_a_class_of_ones_own_is_made_by_its_import_name():
 
 @needs_jaxmarl
 def test_an_object_of_jaxmarl_is_adapted():
-    import jaxmarl
-
-    world = jaxmarl.make("MPE_simple_spread_v3", num_agents=2, max_steps=5)
+    world = packages.import_suite("jaxmarl/").make("MPE_simple_spread_v3", num_agents=2, max_steps=5)
     env = adapted(world)
     assert env.world is world and env.num_agents == 2
     assert env == adapted(world) and hash(env) == hash(adapted(world))
@@ -344,6 +342,13 @@ def test_an_object_of_jaxmarl_is_adapted():
         ShoalError, match=r"MPELogWrapper is one of JaxMARL's wrappers; give the environment inside"
     ):
         adapted(importlib.import_module("jaxmarl.wrappers.baselines").MPELogWrapper(world))
+
+
+@needs_jaxmarl
+@pytest.mark.full
+def test_nothing_is_found_in_an_adapted_object():
+    world = packages.import_suite("jaxmarl/").make("MPE_simple_spread_v3", num_agents=2, max_steps=5)
+    assert shoal.check(adapted(world), keys=2, steps=8) == []
 
 
 @needs_jaxmarl

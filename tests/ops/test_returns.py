@@ -68,7 +68,7 @@ def test_every_public_function_is_a_case():
 
 
 @every
-@hypothesis.settings(deadline=None, max_examples=25)
+@hypothesis.settings(deadline=None, max_examples=40)
 @hypothesis.given(st.integers(0, 2**31), st.sampled_from(LENGTHS).flatmap(batches), st.booleans())
 def test_equals_the_loop_from_the_paper(name, seed, kinds, whole):
     streams = [stream(seed + i, row) for i, row in enumerate(kinds)]

@@ -155,7 +155,7 @@ def check_everything(shape, rollouts, seed, end_rate, with_alive):
     return len(expected)
 
 
-@hypothesis.settings(deadline=None, max_examples=25)
+@hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(
     st.sampled_from(SHAPES),
     st.integers(1, 9),
