@@ -238,6 +238,7 @@ def test_a_class_that_differs_from_the_convention_is_one_sentence(kind):
         ("playground/CheetaRun", {}, "'playground/CheetaRun'; did you mean 'playground/CheetahRun'"),
         (BALANCE, {"randomize": True}, "CartpoleBalance has no domain randomiser; leave randomize out"),
         (BALANCE, {"impl": "bullet"}, "playground/CartpoleBalance cannot be made with impl='bullet': "),
+        (BALANCE, {"vision": True}, "playground/CartpoleBalance cannot be made with vision=True: NotImplementedError"),
         (BALANCE, {"ctrl_dt": 0.0}, "ctrl_dt=0.0 is shorter than a step of the physics, sim_dt=0.01."),
         (BALANCE, {"episode_length": 5}, "has no parameter 'episode_length'"),
         (BALANCE, {"action_repeat": 2}, "has no parameter 'action_repeat'"),
@@ -267,11 +268,11 @@ def test_robots_are_never_downloaded(monkeypatch, tmp_path):
     with pytest.raises(ShoalError) as error:
         make("playground/H1JoystickGaitTracking")
     assert str(error.value) == sentence
-    with pytest.raises(ShoalError, match=r"menagerie='nowhere' is not a folder; menagerie=FOLDER or"):
-        make("playground/H1JoystickGaitTracking", menagerie="nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ShoalError, match=r"H1JoystickGaitTracking cannot be made with menagerie="):
-        make("playground/H1JoystickGaitTracking", menagerie=str(tmp_path / "empty"))
+    for folder in ("nowhere", str(tmp_path / "empty")):
+        sentence = f"menagerie={folder!r} is not a folder of robots; menagerie=FOLDER or"
+        with pytest.raises(ShoalError, match=sentence):
+            make("playground/H1JoystickGaitTracking", menagerie=folder)
     assert not (tmp_path / "none").exists()
     make("playground/fake_brax:PushedPoint", breaks_at=4)  # a class of one's own may need none
     monkeypatch.setenv("SHOAL_MENAGERIE", str(tmp_path / "empty"))

@@ -1,5 +1,6 @@
 """The names of other packages' environments are those that the packages themselves have."""
 
+import importlib
 import inspect
 import re
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import shoal
 from shoal.base.errors import ShoalError
 from shoal.envs.registry import make
 from shoal.envs.suites.families import FAMILIES
@@ -61,5 +63,39 @@ def test_a_class_without_the_convention_is_refused(prefix):
 )
 def test_a_number_that_is_static_is_not_traced(name, parameter):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
-    with pytest.raises(ShoalError, match=f"{name}: {parameter}"):
+    with pytest.raises(ShoalError, match=f"{name}: {parameter} is a traced value"):
         jax.vmap(lambda x: make(name, **{parameter: x}).action_space)(jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [("gymnax/Catch-bsuite", "rows"), ("gymnax/DeepSea-bsuite", "size"), ("jumanji/Snake-v1", "num_rows")],
+)
+def test_a_size_of_zero_is_named(name, parameter):
+    pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
+    with pytest.raises(ShoalError, match=f"{name} cannot be made with {parameter}=0: "):
+        make(name, **{parameter: 0})
+
+
+def states_and_parameters(package):
+    """What a package returns or takes beside its environments."""
+    module = importlib.import_module(package)
+    key = jax.random.key(0)
+    if package == "gymnax":
+        world, params = module.make("Catch-bsuite")
+        observation, state = world.reset(key)
+        return [params, state, (state, params), (observation, state)]
+    if package == "jumanji":
+        state, first = module.make("Snake-v1", num_rows=4, num_cols=4).reset(key)
+        return [state, first, (state, first)]
+    return [importlib.import_module("brax.envs").get_environment("fast").reset(key)]
+
+
+@pytest.mark.parametrize("package", ["brax", "gymnax", "jumanji"])
+def test_a_state_is_not_taken_for_an_environment(package):
+    pytest.importorskip(package)
+    for value in states_and_parameters(package):
+        with pytest.raises(
+            ShoalError, match=rf"environment=.* is of type {type(value).__name__}; give an environment"
+        ):
+            shoal.train(value, total_steps=1)

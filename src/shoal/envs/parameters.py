@@ -63,14 +63,14 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
     if value is None and type(None) in members:
         return
     if not any(is_of_type(value, member) for member in members):
-        raise ShoalError(
-            f"{name}={value!r} is of type {type(value).__name__}; give {_describe_types(members, default)}"
-        )
-    for leaf in jax.tree.leaves(value, is_leaf=struct.is_struct):
+        is_traced = isinstance(value, jax.core.Tracer)
+        given = " is a traced value" if is_traced else f"={value!r} is of type {type(value).__name__}"
+        raise ShoalError(f"{name}{given}; give {_describe_types(members, default)}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=struct.is_struct):
         if struct.is_struct(leaf):
             check_parameters(leaf)
         elif _is_number(leaf):
-            check_numbers(name, leaf, bounds)
+            check_numbers(f"{name}{jax.tree_util.keystr(path)}", leaf, bounds)
 
 
 def is_of_type(value: Any, declared: Any) -> bool:

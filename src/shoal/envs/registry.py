@@ -105,7 +105,7 @@ def adapted(environment: Any) -> Any:
     made = environment[0] if isinstance(environment, tuple) and environment else environment
     packages = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
     for family in FAMILIES.values():
-        if family.package in packages:
+        if family.package in packages and hasattr(made, "step"):  # and not a state, or parameters
             return importlib.import_module(family.adapter).adapted(environment)
     return environment
 

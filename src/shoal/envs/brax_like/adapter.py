@@ -20,7 +20,7 @@ from shoal.envs.brax_like import brax_names, pictures, playground_names
 from shoal.envs.brax_like.randomisation import changed_leaves, with_leaves
 from shoal.envs.suites.conversion import of_types
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import by_convention
+from shoal.envs.suites.packages import by_convention, first_steps
 from shoal.envs.suites.static_values import changed_arguments
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, TimeStep
@@ -164,6 +164,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
 
     def make(*, randomize: bool = False, **parameters: Any) -> BraxLike:
         world = names.world_of(name, changed_arguments(f"{prefix}{name}", parameters, known))
+        with first_steps(f"{prefix}{name}", parameters.items()):
+            _facts(world)
         return BraxLike(world, names.randomiser_of(name) if randomize else None)
 
     make.__signature__ = inspect.Signature([*known.values(), own])  # type: ignore[attr-defined]

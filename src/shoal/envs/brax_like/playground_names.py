@@ -124,8 +124,8 @@ def _use_menagerie(name: str, folder: str) -> None:
     module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")
     folder = next((x for x in (folder, os.environ.get(VARIABLE, "")) if x and Path(x).is_dir()), folder)
     if folder:
-        if not Path(folder).is_dir():
-            raise ShoalError(f"{PREFIX}{name}: {MENAGERIE}={folder!r} is not a folder; {_WHICH}")
+        if not (any(Path(folder).glob("*/assets")) or (":" in name and Path(folder).is_dir())):
+            raise ShoalError(f"{PREFIX}{name}: {MENAGERIE}={folder!r} is not a folder of robots; {_WHICH}")
         module.MENAGERIE_PATH = import_suite(PREFIX, "etils.epath").Path(folder)
     elif ":" not in name and not module.MENAGERIE_PATH.exists():
         raise ShoalError(f"{PREFIX}{name} needs robots of MuJoCo's menagerie; {_WHICH}")

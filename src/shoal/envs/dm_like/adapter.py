@@ -23,7 +23,14 @@ from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface
-from shoal.envs.suites.packages import by_convention, cannot_be_made, import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import (
+    by_convention,
+    cannot_be_made,
+    first_steps,
+    import_suite,
+    undisturbed,
+    unknown_name,
+)
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -201,7 +208,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     known = _parameters_of(name)
 
     def make(**parameters: Any) -> Environment:
-        return _environment(_made(name, _arguments(name, parameters)))
+        with first_steps(f"{PREFIX}{name}", parameters.items()):
+            return _environment(_made(name, _arguments(name, parameters)))
 
     make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {k: x.annotation for k, x in known.items()}

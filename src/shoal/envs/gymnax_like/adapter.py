@@ -25,7 +25,14 @@ from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import by_convention, cannot_be_made, import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import (
+    by_convention,
+    cannot_be_made,
+    first_steps,
+    import_suite,
+    undisturbed,
+    unknown_name,
+)
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters, to_static
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -237,7 +244,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     def make(**parameters: Any) -> Environment:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
         own = {k: _as_default(x, getattr(default, k)) for k, x in parameters.items() if k not in of_class}
-        return _environment(world, world.default_params.replace(**own) if own else world.default_params)
+        with first_steps(f"{prefix}{name}", parameters.items()):
+            return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
     keeps_limit = observes_time(world_of(prefix, name, ()))
     with by_convention(world_of(prefix, name, ())):

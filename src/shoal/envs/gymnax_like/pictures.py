@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,10 @@ def _drawn_by_gymnax(world: Any, params: Any, state: State) -> np.ndarray:
     import matplotlib.pyplot as plt  # noqa: PLC0415  (takes a second)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
 
+    if not os.environ.get("DISPLAY"):
+        os.environ.setdefault(
+            "SDL_VIDEODRIVER", "dummy"
+        )  # pygame, by which classic control is drawn, prints otherwise
     visualizer = importlib.import_module("gymnax.visualize.visualizer").Visualizer(world, params, [state])
     try:
         canvas = FigureCanvasAgg(visualizer.fig)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, closest
 from shoal.base.user_errors import describe_error
 from shoal.envs.suites.families import FAMILIES, Family
 
@@ -37,15 +37,33 @@ def import_suite(prefix: str, module: str = "") -> Any:
 def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     """Make the error for a name that a package does not have, with the nearest one, or with all."""
     names = list(known)
-    there_are = f"; there are {', '.join(names)}, and module:Name for a class of your own"
-    hint = nearest(name, names).replace("'", f"'{prefix}", 1) or there_are
-    return ShoalError(f"there is no environment {prefix + name!r}{hint}")
+    if best := closest(name, names):
+        return ShoalError(f"there is no environment {prefix + name!r}; did you mean {prefix + best!r}?")
+    return ShoalError(
+        f"there is no environment {prefix + name!r}; there are {', '.join(names)}, and module:Name for a class of your "
+        "own"
+    )
 
 
 def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
     """Make the error for an object that its package does not make with these arguments."""
     given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
     return ShoalError(f"{name} cannot be made with {given}: {describe_error(error)}")
+
+
+class ConventionError(ShoalError):
+    """The functions of an object, which its package's own objects have, failed; the error itself is its `__cause__`."""
+
+
+@contextlib.contextmanager
+def first_steps(name: str, arguments: Iterable[tuple[str, Any]]) -> Iterator[None]:
+    """Say of an object of a package that fails in its first steps which arguments it was made with."""
+    try:
+        yield
+    except ConventionError as error:
+        if not arguments or not isinstance(error.__cause__, Exception):
+            raise
+        raise cannot_be_made(name, arguments, error.__cause__) from error.__cause__
 
 
 @contextlib.contextmanager
@@ -57,7 +75,7 @@ def by_convention(world: Any) -> Iterator[None]:
         raise
     except Exception as error:
         kind = type(world).__name__
-        raise ShoalError(
+        raise ConventionError(
             f"{kind} cannot be adapted, since its functions are not those of the convention: {describe_error(error)}"
         ) from error
 
