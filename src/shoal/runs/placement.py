@@ -7,6 +7,7 @@ import jax
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
+from shoal.config.settings import flat
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
 from shoal.runs import compiled_trainer, memory_limits
@@ -54,12 +55,19 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     devices = devices_of(run.devices)
     env_groups = run.env_groups
     if env_groups == 0:
-        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
+        rows = machine.work_in_rows(run.num_envs * run.num_steps, widest_layer(experiment.config))
+        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, rows)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
     config = experiments.resolve(experiment.config)
     return devices, dataclasses.replace(
         experiment, run=run, config=config, unresolved_config=experiment.config
     )
+
+
+def widest_layer(config: Any) -> int:
+    """Return the width of the widest hidden layer that an algorithm's config names, 0 without any."""
+    named = flat(config)
+    return max([0, *named.get("hidden_sizes", ()), *(named.get("critic_hidden_sizes") or ())])
 
 
 def devices_of(requested: int) -> list[jax.Device]:
