@@ -310,6 +310,7 @@ CONTROL = [
     "WalkerWalk",
 ]
 BRAX = ["ant", "halfcheetah", "inverted_double_pendulum", "reacher"]
+COMPARED = [*(f"playground/{x}" for x in CONTROL), *(f"brax/{x}" for x in BRAX)]
 QUICKEST = ("brax/inverted_double_pendulum",)  # to compile
 
 
@@ -359,13 +360,8 @@ def test_steps_of_cartpole_are_playgrounds():
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICKEST else pytest.mark.slow)
-        for name in (*(f"playground/{x}" for x in CONTROL), *(f"brax/{x}" for x in BRAX))
-    ],
-)
+@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.rare(*(x for x in COMPARED if x not in QUICKEST))
 def test_steps_are_the_packages_own(name):
     """About 1,250 random steps of each of 16 names."""
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
@@ -430,7 +426,8 @@ def test_a_task_that_observes_the_time_keeps_its_limit():
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [pytest.param(BALANCE, marks=pytest.mark.slow), "brax/inverted_pendulum"])
+@pytest.mark.parametrize("name", [BALANCE, "brax/inverted_pendulum"])
+@pytest.mark.rare(BALANCE)
 def test_a_state_is_drawn(name):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
     env = make(name)

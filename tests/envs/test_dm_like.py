@@ -54,13 +54,7 @@ UNTIMED = [
     "Sudoku-very-easy-v0",
     "TSP-v1",
 ]
-
-
-def mostly_slow(names, count=4):
-    """Leave all but some names to the slow tests, since each takes seconds to compile."""
-    return [pytest.param(x, marks=() if i < count else pytest.mark.slow) for i, x in enumerate(names)]
-
-
+DRAWN = [x for x in [*TIMED, *UNTIMED] if x != "GraphColoring-v1"]  # which takes 10 s
 REFUSED = [
     "Connector-v3",
     "LevelBasedForaging-v0",
@@ -152,14 +146,16 @@ def test_steps_of_snake_are_those_of_jumanji():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", mostly_slow(TIMED))
+@pytest.mark.parametrize("name", TIMED)
+@pytest.mark.rare(*TIMED[4:])
 def test_steps_are_those_of_jumanji_and_its_limit_truncates(name):
     env = make(PREFIX + name, max_episode_steps=LIMIT)
     assert compare(env, jumanji_make(name, time_limit=LIMIT), LIMIT).truncated
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", mostly_slow(UNTIMED[::-1]))
+@pytest.mark.parametrize("name", UNTIMED)
+@pytest.mark.rare(*UNTIMED[:-4])
 def test_steps_of_tasks_that_end_by_themselves_are_those_of_jumanji(name):
     counts = compare(make(PREFIX + name), jumanji_make(name), None)
     assert counts.terminated or name == "Game2048-v1"
@@ -174,7 +170,8 @@ def test_a_task_whose_state_has_the_length_of_the_limit_keeps_it():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", mostly_slow([*TIMED, *UNTIMED]))
+@pytest.mark.parametrize("name", [*TIMED, *UNTIMED])
+@pytest.mark.rare(*TIMED[4:], *UNTIMED)
 def test_a_reset_is_that_of_jumanji(name):
     key = jax.random.key(3)
     env = make(PREFIX + name)
@@ -194,7 +191,8 @@ def test_every_name_is_listed_and_is_made_or_refused():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", mostly_slow(["Snake-v1", "Maze-v0", "Tetris-v0", "Cleaner-v0"], 1))
+@pytest.mark.parametrize("name", ["Snake-v1", "Maze-v0", "Tetris-v0", "Cleaner-v0"])
+@pytest.mark.rare("Maze-v0", "Tetris-v0", "Cleaner-v0")
 def test_the_checker_finds_nothing(name):
     assert shoal.check(make(PREFIX + name), keys=4, steps=32, seconds=300) == []
 
@@ -297,10 +295,8 @@ def test_a_state_is_drawn_by_jumanjis_viewer_which_leaves_other_figures_alone():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name",
-    mostly_slow([x for x in [*TIMED, *UNTIMED] if x != "GraphColoring-v1"]),  # which takes 10 s
-)
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.rare(*DRAWN[4:])
 def test_each_task_is_drawn(name):
     pytest.importorskip("matplotlib")
     check_picture(make(PREFIX + name))

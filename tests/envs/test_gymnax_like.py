@@ -48,6 +48,7 @@ pytestmark = [
 CATCH = "gymnax/Catch-bsuite"
 CLASSIC = "craftax/Craftax-Classic-Symbolic-v1"
 DOWNLOADS = ("MNISTBandit-bsuite",)
+WITHOUT_DOWNLOADS = [x for x in FAMILIES["gymnax/"].names if x not in DOWNLOADS]
 NUM_ENVS = 8
 STEPS = 100  # of each environment: 8 x 100 steps of 25 names are 20,000
 
@@ -159,12 +160,7 @@ def test_a_batch_truncates_at_the_limit_and_shows_the_final_observation():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        f"{prefix}{x}"
-        for prefix in ("gymnax/", "craftax/")
-        for x in FAMILIES[prefix].names
-        if x not in DOWNLOADS
-    ],
+    [*(f"gymnax/{x}" for x in WITHOUT_DOWNLOADS), *(f"craftax/{x}" for x in FAMILIES["craftax/"].names)],
 )
 @pytest.mark.quick("gymnax/Asterix-MinAtar", "gymnax/Catch-bsuite", "gymnax/Pong-misc")
 @pytest.mark.rare(
@@ -329,14 +325,8 @@ def test_classes_of_craftax_that_reset_themselves_are_refused():
 
 @needs_gymnax
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(x, marks=() if x in QUICKEST else pytest.mark.slow)
-        for x in FAMILIES["gymnax/"].names
-        if x not in DOWNLOADS
-    ],
-)
+@pytest.mark.parametrize("name", WITHOUT_DOWNLOADS)
+@pytest.mark.rare(*(x for x in WITHOUT_DOWNLOADS if x not in QUICKEST))
 def test_steps_are_those_of_gymnax(name):
     env = make("gymnax/" + name)
     compare(env)
@@ -359,13 +349,8 @@ def test_tasks_that_observe_the_time_keep_their_limit_which_truncates(name):
 
 @needs_craftax
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(x, marks=() if x == "Craftax-Classic-Symbolic-v1" else pytest.mark.slow)
-        for x in FAMILIES["craftax/"].names
-    ],
-)
+@pytest.mark.parametrize("name", FAMILIES["craftax/"].names)
+@pytest.mark.rare(*(x for x in FAMILIES["craftax/"].names if x != "Craftax-Classic-Symbolic-v1"))
 def test_steps_are_those_of_craftax_and_its_limit_truncates(name):
     num_envs, steps = (2, 30) if "Pixels" in name else (4, 100)
     timesteps = compare(make("craftax/" + name, max_episode_steps=steps // 3), num_envs, steps)
