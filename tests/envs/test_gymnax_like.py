@@ -242,6 +242,10 @@ def test_an_unknown_name_and_a_wrong_value_are_one_sentence():
         ShoalError, match=r"no environment 'gymnax/xyz'; there are .*Acrobot-v1.*, and module:Name"
     ):
         make("gymnax/xyz")
+    with pytest.raises(
+        ShoalError, match=r"gymnax/CartPole-v1: gravity=inf is out of bounds: it must be finite"
+    ):
+        make("gymnax/CartPole-v1", gravity=np.inf)
 
 
 def broken(name):

@@ -20,8 +20,10 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
+from shoal.config.struct import Bounds
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
+from shoal.envs.parameters import check_value
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
@@ -244,6 +246,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     def make(**parameters: Any) -> Environment:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
         own = {k: _as_default(x, getattr(default, k)) for k, x in parameters.items() if k not in of_class}
+        for k, x in own.items():
+            check_value(f"{prefix}{name}: {k}", x, known[k].annotation, Bounds())
         with first_steps(f"{prefix}{name}", parameters.items()):
             return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
