@@ -18,6 +18,7 @@ from shoal.algos.ppo import PPOConfig
 from shoal.config.settings import flat
 from shoal.disk.directory import RunDirectory
 from shoal.nets.actor_critic import ActorCritic
+from shoal.runs.placement import hidden_weights
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -328,7 +329,7 @@ def test_the_machines_choices_are_made_explicit(monkeypatch):
     """What is written down names them, so that the same run can be made on another machine."""
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.setattr("shoal.base.cpu.cores", lambda: 2)
-    decided = api.decide("CartPole-v1", overrides={"seeds": 1, "num_envs": 1024, "target_kl": 0.1})
+    decided = shoal.api.decide("CartPole-v1", overrides={"seeds": 1, "num_envs": 1024, "target_kl": 0.1})
     devices, placed = api.place(decided)
     assert len(devices) == placed.run.devices == 2
     assert placed.run.env_groups == 2
@@ -336,11 +337,20 @@ def test_the_machines_choices_are_made_explicit(monkeypatch):
     assert placed.config.gradient_chunk == 512
     several = dataclasses.replace(decided, run=dataclasses.replace(decided.run, seeds=10))
     assert api.place(several)[1].run.env_groups == 1
-    wide = {"hidden_sizes": (32,), "critic_hidden_sizes": (256, 256)}
-    for widths, groups in (({}, 1), (wide, 2)):
-        few_rows = api.decide(
-            "CartPole-v1", overrides={"seeds": 1, "num_envs": 64, "num_steps": 32, **widths}
-        )
-        assert api.place(few_rows)[1].run.env_groups == groups
     monkeypatch.setattr("shoal.base.cpu.cores", lambda: 8)  # four cores for each of the two devices
     assert api.place(decided)[1].config.gradient_chunk == 4096
+
+
+@pytest.mark.parametrize(
+    "sizes,weights",
+    [
+        ({}, 2 * 64 * 64),
+        ({"hidden_sizes": (256,)}, 0),
+        ({"hidden_sizes": ()}, 0),
+        ({"hidden_sizes": (32, 8), "critic_hidden_sizes": (256, 256, 16)}, 32 * 8 + 256 * 256 + 256 * 16),
+        ({"hidden_sizes": 64}, 0),  # refused later, by a sentence
+        ({"hidden_sizes": ("a",), "critic_hidden_sizes": 3.5}, 0),
+    ],
+)
+def test_the_weights_between_hidden_layers_are_counted(sizes, weights):
+    assert hidden_weights(api.decide("CartPole-v1", overrides=sizes).config) == weights

@@ -15,7 +15,7 @@ from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ProgramSettings, Run
 from shoal.engine.run_config import RunConfig
 from shoal.runs import compiled_trainer
-from shoal.runs.placement import widest_layer
+from shoal.runs.placement import hidden_weights
 from shoal.runs.plan import resolve
 from shoal.types import Environment
 from shoal.xla import machine
@@ -49,8 +49,8 @@ def population(
     The environments of a single member are spread over the devices, else the members are.
     """
     members, groups = sizes.members, sizes.devices if sizes.members == 1 else 1
-    work = machine.work_in_rows(sizes.num_envs * sizes.num_steps, widest_layer(config))
-    one_thread = machine.is_worth_one_thread(sizes.devices, members, work)
+    rows = sizes.num_envs * sizes.num_steps
+    one_thread = machine.is_worth_one_thread(sizes.devices, members, rows, hidden_weights(config))
     machine.prepare(sizes.devices, one_thread=one_thread)  # as `shoal train` does, before the backend starts
     environment, config = make(), resolve(config)
     updates = 1_000_000  # what a schedule divides by: it hardly moves while it is measured

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.envs.suites.packages import import_suite
+
 
 class FakeState(NamedTuple):
     """What `reset` and `step` return."""
@@ -94,3 +96,12 @@ class PushedPoint:
     def _shown(self, point, info):
         shown = jnp.concatenate([point.q, info["last_action"]])
         return {"state": shown, "privileged_state": point.qd} if self.shows_all else shown
+
+
+class PointOfFolder(PushedPoint):
+    """A point with a parameter of the name that Playground's robots have, which remembers where robots were then."""
+
+    def __init__(self, menagerie: str = ""):
+        super().__init__()
+        self.menagerie = menagerie
+        self.read_from = import_suite("playground/", "mujoco_playground._src.mjx_env").MENAGERIE_PATH

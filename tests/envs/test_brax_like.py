@@ -273,11 +273,26 @@ def test_robots_are_never_downloaded(monkeypatch, tmp_path):
         sentence = f"menagerie={folder!r} is not a folder of robots; menagerie=FOLDER or"
         with pytest.raises(ShoalError, match=sentence):
             make("playground/H1JoystickGaitTracking", menagerie=folder)
-    assert not (tmp_path / "none").exists()
-    make("playground/fake_brax:PushedPoint", breaks_at=4)  # a class of one's own may need none
-    monkeypatch.setenv("SHOAL_MENAGERIE", str(tmp_path / "empty"))
-    make("playground/fake_brax:PushedPoint", breaks_at=5)
-    assert str(module.MENAGERIE_PATH) == str(tmp_path / "empty")
+    (tmp_path / "robots" / "arm" / "assets").mkdir(parents=True)
+    with pytest.raises(ShoalError, match="H1JoystickGaitTracking cannot be made with menagerie="):
+        make("playground/H1JoystickGaitTracking", menagerie=str(tmp_path / "robots"))
+    assert str(module.MENAGERIE_PATH) == str(tmp_path / "none") and not (tmp_path / "none").exists()
+    with pytest.raises(ShoalError, match="CartpoleBalance has no parameter 'menagerie'"):
+        make(BALANCE, menagerie="nowhere")
+    monkeypatch.setenv("SHOAL_MENAGERIE", "nowhere")
+    with pytest.raises(ShoalError, match="SHOAL_MENAGERIE='nowhere' is not a folder of robots"):
+        make("playground/H1JoystickGaitTracking")
+
+
+@needs_playground
+def test_a_class_of_ones_own_has_its_own_folders(monkeypatch, tmp_path):
+    monkeypatch.delenv("SHOAL_MENAGERIE", raising=False)
+    world = make("playground/fake_brax:PointOfFolder", menagerie="mine").env.world
+    assert world.menagerie == "mine" and str(world.read_from) != str(tmp_path)
+    monkeypatch.setenv("SHOAL_MENAGERIE", str(tmp_path))
+    assert str(make("playground/fake_brax:PointOfFolder", menagerie="other").env.world.read_from) == str(
+        tmp_path
+    )
 
 
 @needs_playground

@@ -77,6 +77,15 @@ def test_a_size_of_zero_is_named(name, parameter):
         make(name, **{parameter: 0})
 
 
+@pytest.mark.parametrize("prefix", [x for x in FAMILIES if x not in ("jaxmarl/", "craftax/")])
+def test_what_cannot_be_called_makes_no_environment(prefix):
+    pytest.importorskip(FAMILIES[prefix].package)
+    with pytest.raises(
+        ShoalError, match=f"{prefix}math:pi is of type float, not a class or function that makes"
+    ):
+        make(f"{prefix}math:pi")
+
+
 def states_and_parameters(package):
     """What a package returns or takes beside its environments."""
     module = importlib.import_module(package)
@@ -87,7 +96,7 @@ def states_and_parameters(package):
         return [params, state, (state, params), (observation, state)]
     if package == "jumanji":
         state, first = module.make("Snake-v1", num_rows=4, num_cols=4).reset(key)
-        return [state, first, (state, first)]
+        return [state, first, (state, first), (module.make("Snake-v1", num_rows=4, num_cols=4), state)]
     return [importlib.import_module("brax.envs").get_environment("fast").reset(key)]
 
 

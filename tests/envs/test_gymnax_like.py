@@ -246,6 +246,8 @@ def test_an_unknown_name_and_a_wrong_value_are_one_sentence():
         ShoalError, match=r"gymnax/CartPole-v1: gravity=inf is out of bounds: it must be finite"
     ):
         make("gymnax/CartPole-v1", gravity=np.inf)
+    with pytest.raises(ShoalError, match=r"gymnax/CartPole-v1: length=inf is out of bounds"):
+        make("gymnax/CartPole-v1", length=10**400)
 
 
 def broken(name):
@@ -278,7 +280,14 @@ def test_pairs_that_do_not_belong_together_are_one_sentence():
         ((world, params, 1), "a tuple of 3 is not the pair that"),
         (
             (world, params.replace(max_steps_in_episode=0)),
-            "MinBreakout: max_steps_in_episode=0 is not at least 1",
+            "MinBreakout: max_steps_in_episode=0 is not a whole number of 1 or more",
+        ),
+        *(
+            (
+                (world, params.replace(max_steps_in_episode=limit)),
+                "MinBreakout: max_steps_in_episode=.* is not a whole",
+            )
+            for limit in (np.nan, np.inf, 2.5, "7")
         ),
     ]:
         with pytest.raises(ShoalError, match=sentence):

@@ -26,15 +26,8 @@ from shoal.xla import machine
     ],
 )
 def test_environments_are_split_where_it_is_worth_it(devices, seeds, num_envs, num_steps, groups):
-    assert machine.default_groups(devices, seeds, num_envs, num_envs * num_steps) == groups
+    assert machine.default_groups(devices, seeds, num_envs, num_steps) == groups
     assert num_envs % groups == 0
-
-
-@pytest.mark.parametrize(
-    "rows,width,work", [(512, 64, 512), (512, 0, 512), (512, 32, 512), (2048, 256, 32_768)]
-)
-def test_wide_layers_are_worth_more_rows(rows, width, work):
-    assert machine.work_in_rows(rows, width) == work
 
 
 def test_the_cores_are_those_that_this_process_may_use():
@@ -138,6 +131,8 @@ def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, an
 )
 def test_only_a_small_run_of_one_seed_is_worth_one_thread(devices, seeds, num_envs, num_steps, expected):
     assert machine.is_worth_one_thread(devices, seeds, num_envs * num_steps) is expected
+    assert machine.is_worth_one_thread(devices, seeds, num_envs * num_steps, 2 * 64**2) is expected
+    assert not machine.is_worth_one_thread(devices, seeds, num_envs * num_steps, 2 * 256**2)
 
 
 def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():

@@ -31,6 +31,10 @@ MAX_COUNT = 2**31 - 1  # largest number of steps and of episodes, which are coun
 
 
 # Packages whose environments have another interface.
+PAIRS = (
+    "gymnax/",
+    "craftax/",
+)  # packages that make an environment and its parameters, which are given as a pair
 OTHER_LIBRARIES = (
     *("brax", "craftax", "dm_env", "gym", "gymnasium", "gymnax", "jaxmarl", "jumanji", "mujoco_playground"),
     *("navix", "pettingzoo", "pgx"),
@@ -80,7 +84,7 @@ def register(
         )
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
-    limit = _check_count(name, TIME_LIMIT, max_episode_steps)
+    limit = check_count(name, TIME_LIMIT, max_episode_steps)
     _entries[name] = Entry(constructor, limit, dict(mapping("parameters", parameters)))
 
 
@@ -105,7 +109,10 @@ def adapted(environment: Any) -> Any:
     made = environment[0] if isinstance(environment, tuple) and environment else environment
     packages = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
     for family in FAMILIES.values():
-        if family.package in packages and hasattr(made, "step"):  # and not a state, or parameters
+        is_taken = made is environment or family.prefix in PAIRS
+        if (
+            is_taken and family.package in packages and hasattr(made, "step")
+        ):  # and not a state, or parameters
             return importlib.import_module(family.adapter).adapted(environment)
     return environment
 
@@ -334,7 +341,7 @@ def _check_parameter(
     from shoal.envs import parameters  # noqa: PLC0415  (imports JAX)
 
     if parameter in (TIME_LIMIT, TRIAL):
-        return _check_count(name, parameter, value)
+        return check_count(name, parameter, value)
     if parameter not in known:
         if any(declared.kind is inspect.Parameter.VAR_KEYWORD for declared in known.values()):
             return value
@@ -352,7 +359,7 @@ def _check_parameter(
     return value
 
 
-def _check_count(name: str, parameter: str, value: Any) -> int | None:
+def check_count(name: str, parameter: str, value: Any) -> int | None:
     """Return a whole number of 1 or more, or None."""
     if value is None:
         return None

@@ -1,6 +1,7 @@
 """Choose devices, groups of environments and all else that depends on the machine, and check the memory."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -55,8 +56,7 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     devices = devices_of(run.devices)
     env_groups = run.env_groups
     if env_groups == 0:
-        rows = machine.work_in_rows(run.num_envs * run.num_steps, widest_layer(experiment.config))
-        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, rows)
+        env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
     config = experiments.resolve(experiment.config)
     return devices, dataclasses.replace(
@@ -64,10 +64,14 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     )
 
 
-def widest_layer(config: Any) -> int:
-    """Return the width of the widest hidden layer that an algorithm's config names, 0 without any."""
+def hidden_weights(config: Any) -> int:
+    """Return the number of weights between the hidden layers that a config names, which need not be valid."""
     named = flat(config)
-    return max([0, *named.get("hidden_sizes", ()), *(named.get("critic_hidden_sizes") or ())])
+    actor = named.get("hidden_sizes")
+    critic = named.get("critic_hidden_sizes", ())
+    layers = [x for x in (actor, actor if critic is None else critic) if isinstance(x, tuple | list)]
+    widths = [x for x in layers if all(isinstance(width, int) for width in x)]
+    return sum(a * b for x in widths for a, b in itertools.pairwise(x))
 
 
 def devices_of(requested: int) -> list[jax.Device]:

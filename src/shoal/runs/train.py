@@ -31,7 +31,7 @@ from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
 from shoal.runs.differences import directory_words
 from shoal.runs.load import checkpoint_instead
-from shoal.runs.placement import check_memory, devices_of, place, widest_layer
+from shoal.runs.placement import check_memory, devices_of, hidden_weights, place
 from shoal.runs.plan import Experiment
 from shoal.runs.results import TrainedRun, finished_run, summarise
 from shoal.runs.resume import Finished, Restoration
@@ -257,8 +257,8 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     require_usable(training=True)
     run, count = experiment.run, experiment.num_members
     rows = max(run.num_envs * run.num_steps, flat(experiment.config).get("batch_size", 0))
-    work = machine.work_in_rows(rows, widest_layer(experiment.config))
-    if call.own_process and machine.is_worth_one_thread(run.devices, count, work):
+    weights = hidden_weights(experiment.config)
+    if call.own_process and machine.is_worth_one_thread(run.devices, count, rows, weights):
         machine.prepare(one_thread=True)
     goes_on = not is_new or experiment.resumed_from
     if goes_on and run.devices > (available := len(devices_of(0))):

@@ -16,9 +16,8 @@ from shoal.xla.plain import TRICKS, unknown_tricks, uses_plain_form
 MAX_DEVICES = (
     32  # for a CPU with fewer cores: each has its own threads and buffers, and more only wait for cores
 )
-ROWS_WORTH_A_DEVICE = (
-    4096  # per rollout, of layers of 64; below, communication costs more than a device saves
-)
+ROWS_WORTH_A_DEVICE = 4096  # per rollout; below, communication costs more than a device saves
+FEW_WEIGHTS = 2 * 64**2  # between the hidden layers of actor and critic; more are worth threads at fewer rows
 
 # Bytes that a turn of a loop may touch for XLA to compile the loop as one kernel, not as one for each operation.
 # Its own limit, which the plain form leaves, was 1,024 until jaxlib 0.12; the rollout of four CartPoles takes 2.4 times
@@ -128,29 +127,23 @@ def _control_group_limits(
     return found
 
 
-def work_in_rows(rows: int, width: int) -> int:
-    """Return how many rows through layers of 64 cost as much as so many through layers of a width, at least as many."""
-    return rows * max(64, width) ** 2 // 64**2
-
-
-def is_worth_one_thread(devices: int, seeds: int, rows: int) -> bool:
-    """Report whether a run is so small that one thread is faster than many: one seed, and little work.
+def is_worth_one_thread(devices: int, seeds: int, rows: int, weights: int = 0) -> bool:
+    """Report whether a run is so small that one thread is faster than many: one seed, and few products.
 
     Args:
-      rows: of its rollouts or of its batches from a replay, as `work_in_rows`.
+      rows: of its rollouts, or of its batches from a replay if they are larger.
+      weights: between the hidden layers of its networks.
     """
-    return devices in (0, 1) and seeds == 1 and rows < ROWS_WORTH_A_DEVICE
+    products = rows * max(weights, FEW_WEIGHTS)
+    return devices in (0, 1) and seeds == 1 and products < ROWS_WORTH_A_DEVICE * FEW_WEIGHTS
 
 
-def default_groups(devices: int, seeds: int, num_envs: int, rows: int) -> int:
+def default_groups(devices: int, seeds: int, num_envs: int, num_steps: int) -> int:
     """Return the default number of groups of a seed's environments: one per device for a single seed, else one.
 
     Several seeds are distributed over the devices themselves, which needs no communication.
-
-    Args:
-      rows: of its rollouts, as `work_in_rows`.
     """
     if seeds > 1:
         return 1
-    max_groups = max(1, rows // ROWS_WORTH_A_DEVICE)
+    max_groups = max(1, num_envs * num_steps // ROWS_WORTH_A_DEVICE)
     return max(n for n in range(1, devices + 1) if num_envs % n == 0 and n <= max_groups)

@@ -1,18 +1,18 @@
 """MuJoCo Playground's own objects behind its names: their configs, and the folder of robots that many need."""
 
+import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
-from shoal.base.imports import import_object
 from shoal.envs.brax_like.pictures import draw_without_a_window
 from shoal.envs.registry import MAX_COUNT
 from shoal.envs.suites.conversion import require_interface
-from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, own_class, undisturbed, unknown_name
 from shoal.envs.suites.static_values import defaults_of, plain_parameters
 from shoal.types import Array, PyTree
 
@@ -73,10 +73,10 @@ def is_cut(world: Any, before: PyTree) -> Array | bool:
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters: entries of the config that are numbers or texts, and the folder of robots."""
     if ":" in name:
-        return plain_parameters(defaults_of(import_object(name)))
+        return plain_parameters(defaults_of(own_class(PREFIX, name)))
     left_out = (LIMIT, IMPL, REPEAT)
     entries = {key: x for key, x in _config(name).items() if key not in left_out and key.isidentifier()}
-    return plain_parameters(entries | {IMPL: "jax", MENAGERIE: ""})
+    return plain_parameters(entries | {IMPL: "jax"} | ({MENAGERIE: ""} if _needs_robots(name) else {}))
 
 
 @functools.cache
@@ -88,12 +88,12 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     """
     _check_name(name)
     values = dict(arguments)
-    menagerie = values.pop(MENAGERIE, "")
-    if name not in _registry().dm_control_suite.ALL_ENVS:
-        _use_menagerie(name, menagerie)
+    menagerie = "" if ":" in name else values.pop(MENAGERIE, "")
     try:
-        with undisturbed():
+        with undisturbed(), _robots(name, menagerie):
             world = _made(name, values)
+    except ShoalError:
+        raise
     except Exception as error:
         raise cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
     require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_size")
@@ -102,7 +102,7 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
 
 def _made(name: str, values: Mapping[str, Any]) -> Any:
     if ":" in name:
-        return import_object(name)(**values)
+        return own_class(PREFIX, name)(**values)
     overrides = {key.replace(NESTED, "."): value for key, value in values.items()}
     world = _registry().load(name, config_overrides={IMPL: "jax", **overrides})
     if world.n_substeps < 1:
@@ -113,7 +113,8 @@ def _made(name: str, values: Mapping[str, Any]) -> Any:
     return world
 
 
-def _use_menagerie(name: str, folder: str) -> None:
+@contextlib.contextmanager
+def _robots(name: str, folder: str) -> Iterator[None]:
     """Let Playground read the robots of MuJoCo's menagerie from a folder; it would download them otherwise.
 
     A user's class may need them or not.
@@ -121,14 +122,27 @@ def _use_menagerie(name: str, folder: str) -> None:
     Raises:
       ShoalError: no folder is named for a robot, or it is none.
     """
+    given = {MENAGERIE: folder, VARIABLE: os.environ.get(VARIABLE)}
+    named = {f"{where}={path!r}": path for where, path in given.items() if path}
+    has_robots = (lambda path: any(path.glob("*/assets"))) if _needs_robots(name) else Path.is_dir
+    found = next((path for path in named.values() if has_robots(Path(path))), None)
     module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")
-    folder = next((x for x in (folder, os.environ.get(VARIABLE, "")) if x and Path(x).is_dir()), folder)
-    if folder:
-        if not (any(Path(folder).glob("*/assets")) or (":" in name and Path(folder).is_dir())):
-            raise ShoalError(f"{PREFIX}{name}: {MENAGERIE}={folder!r} is not a folder of robots; {_WHICH}")
-        module.MENAGERIE_PATH = import_suite(PREFIX, "etils.epath").Path(folder)
-    elif ":" not in name and not module.MENAGERIE_PATH.exists():
-        raise ShoalError(f"{PREFIX}{name} needs robots of MuJoCo's menagerie; {_WHICH}")
+    before = module.MENAGERIE_PATH
+    if _needs_robots(name) and found is None and (named or not before.exists()):
+        raise ShoalError(
+            f"{PREFIX}{name}: {next(iter(named))} is not a folder of robots; {_WHICH}"
+            if named
+            else f"{PREFIX}{name} needs robots of MuJoCo's menagerie; {_WHICH}"
+        )
+    module.MENAGERIE_PATH = before if found is None else import_suite(PREFIX, "etils.epath").Path(found)
+    try:
+        yield
+    finally:
+        module.MENAGERIE_PATH = before
+
+
+def _needs_robots(name: str) -> bool:
+    return ":" not in name and name not in _registry().dm_control_suite.ALL_ENVS
 
 
 _WHICH = (

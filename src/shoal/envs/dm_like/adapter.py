@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.base.imports import import_object
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT
@@ -28,6 +27,7 @@ from shoal.envs.suites.packages import (
     cannot_be_made,
     first_steps,
     import_suite,
+    own_class,
     undisturbed,
     unknown_name,
 )
@@ -233,7 +233,7 @@ def _arguments(name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any
 def _class_of(name: str) -> Callable[..., Any]:
     package = import_suite(PREFIX)
     if ":" in name:
-        return import_object(name)
+        return own_class(PREFIX, name)
     registry = import_suite(PREFIX, "jumanji.registration")
     if name not in registry._REGISTRY:
         raise unknown_name(PREFIX, name, sorted(registry._REGISTRY))

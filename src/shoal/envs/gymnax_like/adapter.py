@@ -18,13 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
 from shoal.config.struct import Bounds
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.parameters import check_value
-from shoal.envs.registry import MAX_COUNT
+from shoal.envs.registry import MAX_COUNT, check_count
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import (
@@ -32,6 +31,7 @@ from shoal.envs.suites.packages import (
     cannot_be_made,
     first_steps,
     import_suite,
+    own_class,
     undisturbed,
     unknown_name,
 )
@@ -173,10 +173,9 @@ def adapted(world: Any) -> Environment:
             f"{type(world).__name__} has other parameters than the pair's; give those that `gymnax.make` gives"
         )
     limit = None if observes_time(world) else getattr(params, _limit_name(params), None)
-    if limit is not None and limit < 1:
-        raise ShoalError(f"{type(world).__name__}: {_limit_name(params)}={limit} is not at least 1")
+    limit = check_count(type(world).__name__, _limit_name(params), limit)
     made = _environment(world, params)
-    return made if limit is None else TimeLimit(made, int(limit))
+    return made if limit is None else TimeLimit(made, limit)
 
 
 def _environment(world: Any, params: Any) -> Environment:
@@ -221,7 +220,7 @@ def _maker(prefix: str, name: str) -> Callable[..., Any]:
     """Return the class, or the function, that makes the object of a name."""
     package = import_suite(prefix)
     if ":" in name:
-        return import_object(name)
+        return own_class(prefix, name)
     if prefix == CRAFTAX:
         make = import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name
         if name in FAMILIES[prefix].names:
@@ -245,9 +244,10 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
 
     def make(**parameters: Any) -> Environment:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
-        own = {k: _as_default(x, getattr(default, k)) for k, x in parameters.items() if k not in of_class}
-        for k, x in own.items():
+        given = {k: x for k, x in parameters.items() if k not in of_class}
+        for k, x in given.items():
             check_value(f"{prefix}{name}: {k}", x, known[k].annotation, Bounds())
+        own = {k: _as_default(x, getattr(default, k)) for k, x in given.items()}
         with first_steps(f"{prefix}{name}", parameters.items()):
             return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
