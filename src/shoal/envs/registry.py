@@ -30,11 +30,9 @@ TRIAL = "trial_episodes"
 MAX_COUNT = 2**31 - 1  # largest number of steps and of episodes, which are counted in int32
 
 
+# Packages that make an environment and its parameters, which are given as a pair.
+PAIRS = ("gymnax/", "craftax/")
 # Packages whose environments have another interface.
-PAIRS = (
-    "gymnax/",
-    "craftax/",
-)  # packages that make an environment and its parameters, which are given as a pair
 OTHER_LIBRARIES = (
     *("brax", "craftax", "dm_env", "gym", "gymnasium", "gymnax", "jaxmarl", "jumanji", "mujoco_playground"),
     *("navix", "pettingzoo", "pgx"),
@@ -109,10 +107,9 @@ def adapted(environment: Any) -> Any:
     made = environment[0] if isinstance(environment, tuple) and environment else environment
     packages = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
     for family in FAMILIES.values():
-        is_taken = made is environment or family.prefix in PAIRS
-        if (
-            is_taken and family.package in packages and hasattr(made, "step")
-        ):  # and not a state, or parameters
+        is_alone = made is environment or family.prefix in PAIRS
+        is_state = not hasattr(made, "step")  # or parameters
+        if family.package in packages and is_alone and not is_state:
             return importlib.import_module(family.adapter).adapted(environment)
     return environment
 

@@ -60,9 +60,8 @@ def _drawn_by_gymnax(world: Any, params: Any, state: State) -> np.ndarray:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
 
     if not os.environ.get("DISPLAY"):
-        os.environ.setdefault(
-            "SDL_VIDEODRIVER", "dummy"
-        )  # pygame, by which classic control is drawn, prints otherwise
+        # pygame, by which classic control is drawn, prints otherwise.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     visualizer = importlib.import_module("gymnax.visualize.visualizer").Visualizer(world, params, [state])
     try:
         canvas = FigureCanvasAgg(visualizer.fig)
