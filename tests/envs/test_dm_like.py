@@ -15,6 +15,7 @@ import shoal
 from shoal.base.errors import ShoalError
 from shoal.envs import describing, make, parameters_of
 from shoal.envs.dm_like import adapter
+from shoal.envs.suites import packages
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.wrappers import TimeLimit
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -65,8 +66,8 @@ REFUSED = [
 
 def jumanji_make(name, **parameters):
     """Jumanji's own object of a name."""
-    with adapter.undisturbed():
-        return adapter.import_suite(PREFIX).make(name, **parameters)
+    with packages.undisturbed():
+        return packages.import_suite(PREFIX).make(name, **parameters)
 
 
 def entry(observation, name):
@@ -183,7 +184,7 @@ def test_a_reset_is_that_of_jumanji(name):
 
 @pytest.mark.full
 def test_every_name_is_listed_and_is_made_or_refused():
-    registered = set(adapter.import_suite(PREFIX, "jumanji.registration")._REGISTRY)
+    registered = set(packages.import_suite(PREFIX, "jumanji.registration")._REGISTRY)
     assert set(FAMILIES[PREFIX].names) == registered == {*TIMED, *UNTIMED, *REFUSED, "MMST-v0", "Sokoban-v0"}
     for name in REFUSED:
         with pytest.raises(ShoalError, match=r"only environments of one agent|neither discrete nor controls"):
@@ -228,7 +229,7 @@ def test_an_object_is_adapted_with_its_limit_and_is_not_changed():
     env = shoal.envs.registry.adapted(world)
     assert isinstance(env, TimeLimit) and env.max_steps == 7 and world.time_limit == 7
     assert env.observation_space["grid"].shape == (5, 5, 5)
-    wrapped = adapter.import_suite(PREFIX, "jumanji.wrappers").AutoResetWrapper(world)
+    wrapped = packages.import_suite(PREFIX, "jumanji.wrappers").AutoResetWrapper(world)
     with pytest.raises(
         ShoalError, match=r"AutoResetWrapper is one of Jumanji's wrappers; give the environment with"
     ):

@@ -21,16 +21,8 @@ from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT
+from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types, require_interface
-from shoal.envs.suites.packages import (
-    by_convention,
-    cannot_be_made,
-    first_steps,
-    import_suite,
-    own_class,
-    undisturbed,
-    unknown_name,
-)
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
@@ -191,7 +183,7 @@ def _environment(world: Any) -> Environment:
 def _without_limit(world: Any) -> Any:
     """Return a copy of an object whose limit is out of reach, one for each, since it is hashed by its identity."""
     own = copy.copy(world)
-    with undisturbed():
+    with packages.undisturbed():
         _ = own.action_spec, own.observation_spec  # which are made once, with the limit as a bound
     if _limit(world) is not None:
         setattr(own, LIMIT, MAX_COUNT)
@@ -208,7 +200,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     known = _parameters_of(name)
 
     def make(**parameters: Any) -> Environment:
-        with first_steps(f"{PREFIX}{name}", parameters.items()):
+        with packages.first_steps(f"{PREFIX}{name}", parameters.items()):
             return _environment(_made(name, _arguments(name, parameters)))
 
     make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
@@ -231,13 +223,13 @@ def _arguments(name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any
 
 
 def _class_of(name: str) -> Callable[..., Any]:
-    package = import_suite(PREFIX)
+    package = packages.import_suite(PREFIX)
     if ":" in name:
-        return own_class(PREFIX, name)
-    registry = import_suite(PREFIX, "jumanji.registration")
+        return packages.own_class(PREFIX, name)
+    registry = packages.import_suite(PREFIX, "jumanji.registration")
     if name not in registry._REGISTRY:
-        raise unknown_name(PREFIX, name, sorted(registry._REGISTRY))
-    with undisturbed():
+        raise packages.unknown_name(PREFIX, name, sorted(registry._REGISTRY))
+    with packages.undisturbed():
         return registry.load(package.registration._REGISTRY[name].entry_point)
 
 
@@ -250,16 +242,16 @@ def _made(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     """
     maker = _class_of(name)
     try:
-        with undisturbed(), _without_downloads():
+        with packages.undisturbed(), _without_downloads():
             values = dict(arguments)
-            world = maker(**values) if ":" in name else import_suite(PREFIX).make(name, **values)
+            world = maker(**values) if ":" in name else packages.import_suite(PREFIX).make(name, **values)
     except Exception as error:
         if type(error).__module__.startswith("huggingface_hub"):
             raise ShoalError(
                 f"{PREFIX}{name} needs files that Jumanji downloads when it is made, and which are not here; make it "
                 f"once where there is a network: python -c \"import jumanji; jumanji.make('{name}')\""
             ) from error
-        raise cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
+        raise packages.cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
     require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_spec", "observation_spec")
     return world
 
@@ -291,7 +283,7 @@ def _facts(world: Any) -> Facts:
         state, _ = world.reset(key)
         return world.step(state, world.action_spec.generate_value())
 
-    with undisturbed(), by_convention(world):
+    with packages.undisturbed(), packages.by_convention(world):
         after, made = jax.eval_shape(play, jax.random.key(0))
         spec, _ = world.action_spec, (made.step_type, made.discount, made.reward.shape)
     where = type(world).__name__

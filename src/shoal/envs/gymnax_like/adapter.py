@@ -24,27 +24,16 @@ from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.parameters import check_value
 from shoal.envs.registry import MAX_COUNT, check_count
+from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import (
-    by_convention,
-    cannot_be_made,
-    first_steps,
-    import_suite,
-    own_class,
-    undisturbed,
-    unknown_name,
-)
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters, to_static
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Space
 
 GYMNAX, CRAFTAX = "gymnax/", "craftax/"
-LIMITS = (
-    "max_steps_in_episode",
-    "max_timesteps",
-)  # the parameter that is the limit, in gymnax and in Craftax
+LIMITS = ("max_steps_in_episode", "max_timesteps")  # the parameter, in gymnax and in Craftax
 # Classes whose observation has the time, or the share of the limit that has passed.
 OBSERVES_TIME = ("BernoulliBandit", "DiscountingChain", "GaussianBandit", "MetaMaze", "PointRobot")
 
@@ -198,39 +187,32 @@ def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> 
     """
     maker = _maker(prefix, name)
     try:
-        with undisturbed():
+        with packages.undisturbed():
             world = maker(**dict(arguments))
     except urllib.error.URLError as error:
         raise ShoalError(f"{prefix}{name} needs a download, which failed: {describe_error(error)}") from error
     except Exception as error:
-        raise cannot_be_made(f"{prefix}{name}", arguments, error) from error
-    require_interface(
-        f"{prefix}{name}",
-        world,
-        "reset_env",
-        "step_env",
-        "default_params",
-        "action_space",
-        "observation_space",
-    )
+        raise packages.cannot_be_made(f"{prefix}{name}", arguments, error) from error
+    needed = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
+    require_interface(f"{prefix}{name}", world, *needed)
     return world
 
 
 def _maker(prefix: str, name: str) -> Callable[..., Any]:
     """Return the class, or the function, that makes the object of a name."""
-    package = import_suite(prefix)
+    package = packages.import_suite(prefix)
     if ":" in name:
-        return own_class(prefix, name)
+        return packages.own_class(prefix, name)
     if prefix == CRAFTAX:
-        make = import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name
+        make = packages.import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name
         if name in FAMILIES[prefix].names:
             return lambda: make(name, auto_reset=False)
         known = FAMILIES[prefix].names
     else:
         known = tuple(package.registered_envs)
         if name in known:
-            return import_suite(prefix, "gymnax.registration")._registry[name]
-    raise unknown_name(prefix, name, known)
+            return packages.import_suite(prefix, "gymnax.registration")._registry[name]
+    raise packages.unknown_name(prefix, name, known)
 
 
 @functools.cache
@@ -248,11 +230,11 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         for k, x in given.items():
             check_value(f"{prefix}{name}: {k}", x, known[k].annotation, Bounds())
         own = {k: _as_default(x, getattr(default, k)) for k, x in given.items()}
-        with first_steps(f"{prefix}{name}", parameters.items()):
+        with packages.first_steps(f"{prefix}{name}", parameters.items()):
             return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
     keeps_limit = observes_time(world_of(prefix, name, ()))
-    with by_convention(world_of(prefix, name, ())):
+    with packages.by_convention(world_of(prefix, name, ())):
         names = [x.name for x in dataclasses.fields(default) if x.name not in LIMITS or keeps_limit]
     of_params = plain_parameters({x: getattr(default, x) for x in names})
     known = of_class | of_params
@@ -293,7 +275,7 @@ def _facts(world: Any) -> Facts:
 
     with jax.ensure_compile_time_eval():
         key = jax.random.key(0)
-    with by_convention(world):
+    with packages.by_convention(world):
         return Facts(*jax.eval_shape(play, key))
 
 
@@ -302,9 +284,8 @@ def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]
     if craftax_scores.has_achievements(world):
         return craftax_scores.achievements(world, state)
     numbers = {name: jnp.asarray(x) for name, x in info.items() if name != "discount" and _is_number(x)}
-    return {
-        name: jnp.asarray(x, x.dtype) for name, x in numbers.items()
-    }  # naming the dtype makes it a strong one
+    # Naming the dtype makes it a strong one.
+    return {name: jnp.asarray(x, x.dtype) for name, x in numbers.items()}
 
 
 def _is_number(x: Any) -> bool:
@@ -326,7 +307,7 @@ def _spaces(world: Any, values: Hashable | None) -> tuple[Space, Space]:
     default = world.default_params
     structure = jax.tree.structure(default)
     params = default if values is None else jax.tree.unflatten(structure, list(values))  # type: ignore[call-overload]
-    with undisturbed():
+    with packages.undisturbed():
         observation = space_of(world.observation_space(params), _facts(world).observation)
         action = space_of(world.action_space(params))
     if values is None and isinstance(observation, Box) and jnp.issubdtype(observation.dtype, jnp.floating):
