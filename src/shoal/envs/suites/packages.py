@@ -83,9 +83,14 @@ def first_steps(name: str, arguments: Iterable[tuple[str, Any]]) -> Iterator[Non
 
 @contextlib.contextmanager
 def by_convention(world: Any) -> Iterator[None]:
-    """Turn an error in the functions of an object, which its package's own objects do not make, into a sentence."""
+    """Turn an error in the functions of an object, which its package's own objects do not make, into a sentence.
+
+    Warnings are not shown: in Brax's positional physics old names warn.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     except ShoalError:
         raise
     except Exception as error:
