@@ -408,6 +408,6 @@ def test_a_state_is_drawn(name):
 
 
 @needs_gymnax
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_ends_the_same(tmp_path):
     assert_killed_run_ends_the_same(tmp_path, CATCH)

@@ -163,9 +163,11 @@ def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
     own = inspect.Parameter("randomize", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
 
     def make(*, randomize: bool = False, **parameters: Any) -> BraxLike:
-        world = names.world_of(name, changed_arguments(f"{prefix}{name}", parameters, known))
-        with first_steps(f"{prefix}{name}", parameters.items()):
-            _facts(world)
+        arguments = changed_arguments(f"{prefix}{name}", parameters, known)
+        world = names.world_of(name, arguments)
+        if arguments:  # one with the defaults is traced where it is used
+            with first_steps(f"{prefix}{name}", arguments):
+                _facts(world)
         return BraxLike(world, names.randomiser_of(name) if randomize else None)
 
     make.__signature__ = inspect.Signature([*known.values(), own])  # type: ignore[attr-defined]
