@@ -391,7 +391,7 @@ def test_a_word_chooses_all_a_part_some_or_one(bench, file):
         ([[1], [2], [300]], "is not a goal, rules and init_tiles"),
         ([[1], [2], [3]], "the ruleset's goal is uint8"),
         ([[1.7] * 5, [[0] * 7], [[0] * 2]], "is not a goal, rules and init_tiles"),
-        ([[np.nan] * 5, [[0] * 7], [[0] * 2]], "ruleset=nan is out of bounds"),
+        ([[np.nan] * 5, [[0] * 7], [[0] * 2]], r"ruleset\[0\]\[0\]=nan is out of bounds"),
         ([np.asarray([300] * 5), [[0] * 7], [[0] * 2]], r"where uint8\[5\] is needed"),
         ([[0] * 5, [[0] * 7, [0]], [[0] * 2]], "is not a goal, rules and init_tiles"),
         ("bench.npz:" + "9" * 5000, "cannot be read: File name too long"),
