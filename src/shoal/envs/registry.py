@@ -132,7 +132,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415  (imports JAX)
 
     entry = _entry(name)
-    constructor = _resolve(name, entry.constructor)
+    constructor = resolve(name, entry.constructor)
     known, bounds = parameters_of(name), bounds_of(name)
     parameters = {**entry.parameters, **parameters}
     for parameter, value in parameters.items():
@@ -168,7 +168,7 @@ def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, A
     An environment with parameters that name something that may change or move, such as a file, has a static
     method `portable_parameters`. It returns parameters that keep their meaning later and from any directory.
     """
-    to_portable = getattr(_resolve(name, _entry(name).constructor), "portable_parameters", dict)
+    to_portable = getattr(resolve(name, _entry(name).constructor), "portable_parameters", dict)
     return to_portable(parameters)
 
 
@@ -190,7 +190,7 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
             parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=int | None
         )
         for parameter, default in ((TIME_LIMIT, entry.max_episode_steps), (TRIAL, None))
-    } | _constructor_parameters(_resolve(name, entry.constructor))
+    } | _constructor_parameters(resolve(name, entry.constructor))
     registered = {
         parameter: known[parameter].replace(default=value)
         for parameter, value in entry.parameters.items()
@@ -209,7 +209,7 @@ def documentation(name: str) -> str:
       ShoalError: the name is unknown.
     """
     entry = _entry(name)
-    first, _, rest = (inspect.getdoc(_resolve(name, entry.constructor)) or "").partition("\n")
+    first, _, rest = (inspect.getdoc(resolve(name, entry.constructor)) or "").partition("\n")
     settings = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
     return (
         f"{first} ({settings})".strip() + (f"\n{rest}" if rest else "")
@@ -228,7 +228,7 @@ def bounds_of(name: str) -> dict[str, Bounds]:
     """
     from shoal.config import struct  # noqa: PLC0415  (imports JAX)
 
-    constructor = inspect.unwrap(_resolve(name, _entry(name).constructor))
+    constructor = inspect.unwrap(resolve(name, _entry(name).constructor))
     bounds = struct.bounds_of(constructor) if dataclasses.is_dataclass(constructor) else {}
     return bounds | dict.fromkeys((TIME_LIMIT, TRIAL), struct.Bounds(low=1))
 
@@ -241,7 +241,7 @@ def score_bounds_of(name: str) -> tuple[float, float] | None:
     Raises:
       ShoalError: the name is unknown.
     """
-    return getattr(inspect.unwrap(_resolve(name, _entry(name).constructor)), "score_bounds", None)
+    return getattr(inspect.unwrap(resolve(name, _entry(name).constructor)), "score_bounds", None)
 
 
 def names_of_class(cls: type) -> list[str]:
@@ -294,7 +294,7 @@ def _family_entry(prefix: str, name: str) -> Entry:
     return Entry(adapter.constructor_of(prefix, name), adapter.limit_of(prefix, name, {}))
 
 
-def _resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
+def resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
     """Return the callable that makes an environment; import it if it is given as "module:attribute"."""
     if not isinstance(constructor, str):
         return constructor

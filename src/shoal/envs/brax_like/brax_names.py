@@ -7,8 +7,9 @@ from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.envs.brax_like.pictures import draw_without_a_window
+from shoal.envs.registry import resolve
 from shoal.envs.suites.conversion import require_interface
-from shoal.envs.suites.packages import cannot_be_made, import_suite, own_class, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import defaults_of, plain_parameters
 
 PREFIX = "brax/"
@@ -24,7 +25,7 @@ def _class_of(name: str) -> Callable[..., Any]:
     draw_without_a_window()
     classes = import_suite(PREFIX, "brax.envs")._envs
     if ":" in name:
-        return own_class(PREFIX, name)
+        return resolve(f"{PREFIX}{name}", name)
     if name not in classes:
         raise unknown_name(PREFIX, name, classes)
     return classes[name]

@@ -10,9 +10,9 @@ from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.envs.brax_like.pictures import draw_without_a_window
-from shoal.envs.registry import MAX_COUNT
+from shoal.envs.registry import MAX_COUNT, resolve
 from shoal.envs.suites.conversion import require_interface
-from shoal.envs.suites.packages import cannot_be_made, import_suite, own_class, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import defaults_of, plain_parameters
 from shoal.types import Array, PyTree
 
@@ -73,7 +73,7 @@ def is_cut(world: Any, before: PyTree) -> Array | bool:
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters: entries of the config that are numbers or texts, and the folder of robots."""
     if ":" in name:
-        return plain_parameters(defaults_of(own_class(PREFIX, name)))
+        return plain_parameters(defaults_of(resolve(f"{PREFIX}{name}", name)))
     left_out = (LIMIT, IMPL, REPEAT)
     entries = {key: x for key, x in _config(name).items() if key not in left_out and key.isidentifier()}
     return plain_parameters(entries | {IMPL: "jax"} | ({MENAGERIE: ""} if _needs_robots(name) else {}))
@@ -102,7 +102,7 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
 
 def _made(name: str, values: Mapping[str, Any]) -> Any:
     if ":" in name:
-        return own_class(PREFIX, name)(**values)
+        return resolve(f"{PREFIX}{name}", name)(**values)
     overrides = {key.replace(NESTED, "."): value for key, value in values.items()}
     world = _registry().load(name, config_overrides={IMPL: "jax", **overrides})
     if world.n_substeps < 1:

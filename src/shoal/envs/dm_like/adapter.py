@@ -20,7 +20,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
-from shoal.envs.registry import MAX_COUNT
+from shoal.envs.registry import MAX_COUNT, resolve
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types, require_interface
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
@@ -225,7 +225,7 @@ def _arguments(name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any
 def _class_of(name: str) -> Callable[..., Any]:
     package = packages.import_suite(PREFIX)
     if ":" in name:
-        return packages.own_class(PREFIX, name)
+        return resolve(f"{PREFIX}{name}", name)
     registry = packages.import_suite(PREFIX, "jumanji.registration")
     if name not in registry._REGISTRY:
         raise packages.unknown_name(PREFIX, name, sorted(registry._REGISTRY))

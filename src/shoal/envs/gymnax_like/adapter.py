@@ -23,7 +23,7 @@ from shoal.config.struct import Bounds
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.parameters import check_value
-from shoal.envs.registry import MAX_COUNT, check_count
+from shoal.envs.registry import MAX_COUNT, check_count, resolve
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
@@ -202,7 +202,7 @@ def _maker(prefix: str, name: str) -> Callable[..., Any]:
     """Return the class, or the function, that makes the object of a name."""
     package = packages.import_suite(prefix)
     if ":" in name:
-        return packages.own_class(prefix, name)
+        return resolve(f"{prefix}{name}", name)
     if prefix == CRAFTAX:
         make = packages.import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name
         if name in FAMILIES[prefix].names:

@@ -8,13 +8,12 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 
 from shoal.base.errors import ShoalError, closest
-from shoal.base.imports import import_object
 from shoal.base.user_errors import describe_error
 from shoal.envs.suites.families import FAMILIES, Family
 
@@ -44,20 +43,6 @@ def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
         f"there is no environment {prefix + name!r}; there are {', '.join(names)}, and module:Name for a class of your "
         "own"
     )
-
-
-def own_class(prefix: str, name: str) -> Callable[..., Any]:
-    """Import what a name `module:Name` names: a class or function that makes an object of the convention.
-
-    Raises:
-      ShoalError: it is not there, or cannot be called.
-    """
-    found = import_object(name)
-    if not callable(found):
-        raise ShoalError(
-            f"{prefix}{name} is of type {type(found).__name__}, not a class or function that makes an environment"
-        )
-    return found
 
 
 def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
