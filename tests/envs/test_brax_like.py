@@ -275,7 +275,7 @@ def test_robots_are_never_downloaded(monkeypatch, tmp_path):
             make("playground/H1JoystickGaitTracking", menagerie=folder)
     (tmp_path / "robots" / "arm" / "assets").mkdir(parents=True)
     with pytest.raises(ShoalError, match="H1JoystickGaitTracking cannot be made with menagerie="):
-        make("playground/H1JoystickGaitTracking", menagerie=str(tmp_path / "robots"))
+        make("playground/H1JoystickGaitTracking", menagerie=tmp_path / "robots")
     assert str(module.MENAGERIE_PATH) == str(tmp_path / "none") and not (tmp_path / "none").exists()
     with pytest.raises(ShoalError, match="CartpoleBalance has no parameter 'menagerie'"):
         make(BALANCE, menagerie="nowhere")

@@ -206,6 +206,8 @@ def test_parameters_of_the_class_and_of_the_package_have_its_defaults():
     assert make("gymnax/DeepSea-bsuite", size=12).max_steps == 12  # gymnax's limit of this size
     with pytest.raises(ShoalError, match="has no parameter 'row'"):
         make(CATCH, row=3)
+    with pytest.raises(ShoalError, match=r"gravity=1e.300 is out of bounds: .*, and it must be finite"):
+        make("gymnax/CartPole-v1", gravity=1e300)
 
 
 @needs_gymnax

@@ -391,6 +391,8 @@ def test_the_parameter_of_every_environment():
             ShoalError, match=r"trial_episodes=.* is not a whole number of 1 or more, nor None"
         ):
             make("CartPole-v1", trial_episodes=wrong)
+    with pytest.raises(ShoalError, match="max_episode_steps=<traced> is not a whole number"):
+        jax.jit(lambda n: make("CartPole-v1", max_episode_steps=n).reset(jax.random.key(0)))(3)
 
 
 def test_what_a_trial_cannot_be_is_one_sentence():

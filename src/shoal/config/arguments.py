@@ -157,7 +157,8 @@ def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> 
 
 def short_repr(value: Any) -> str:
     """Format a value for a message: its representation in one line, cut where it is long."""
-    text = " ".join(repr(value).split())
+    is_traced = "Tracer" in {cls.__name__ for cls in type(value).__mro__}  # JAX is not imported here
+    text = "<traced>" if is_traced else " ".join(repr(value).split())
     return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import sys
 import typing
 from typing import Any
@@ -109,12 +110,13 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         wrong_as_float32 = as_float32[is_overflow].ravel()[0] if np.any(is_overflow) else 0.0
         raise ShoalError(
             f"{name}={wrong:g} is out of bounds: in float32, in which everything is computed, it is "
-            f"{wrong_as_float32:g}, and it must be {bounds}."
+            f"{wrong_as_float32:g}, and it must be {bounds if bounds.has_finite() else 'finite'}."
         )
 
 
 def convert_to_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
-    """Convert a list (or tuple) of numbers to the declared type: an array, a NamedTuple of arrays, or a tuple.
+    """Convert a list (or tuple) of numbers to the declared type, an array, a NamedTuple of arrays, or a tuple; and a
+    path to a text.
 
     Any other value is returned unchanged. The array has the declared dtype if the type names one, as
     `Float[Array, "n"]` does, else that of the default, else float32, int32 or bool.
@@ -122,9 +124,11 @@ def convert_to_declared(name: str, value: Any, declared: Any, default: Any = Non
     Raises:
       ShoalError: the parameter is an array, and the list cannot be converted to its dtype.
     """
+    members = options_of(declared)
+    if isinstance(value, os.PathLike) and str in members:
+        return os.fspath(value)
     if not isinstance(value, list | tuple):
         return value
-    members = options_of(declared)
     if array_type := next((member for member in members if _is_array_type(member)), None):
         return _to_array(name, value, array_type, default)
     tuple_type = next((x for x in members if isinstance(x, type) and hasattr(x, "_fields")), None)

@@ -29,9 +29,6 @@ TIME_LIMIT = "max_episode_steps"
 TRIAL = "trial_episodes"
 MAX_COUNT = 2**31 - 1  # largest number of steps and of episodes, which are counted in int32
 
-
-# Packages that make an environment and its parameters, which are given as a pair.
-PAIRS = ("gymnax/", "craftax/")
 # Packages whose environments have another interface.
 OTHER_LIBRARIES = (
     *("brax", "craftax", "dm_env", "gym", "gymnasium", "gymnax", "jaxmarl", "jumanji", "mujoco_playground"),
@@ -107,7 +104,7 @@ def adapted(environment: Any) -> Any:
     made = environment[0] if isinstance(environment, tuple) and environment else environment
     packages = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
     for family in FAMILIES.values():
-        is_alone = made is environment or family.prefix in PAIRS
+        is_alone = made is environment or family.makes_pairs
         is_state = not hasattr(made, "step")  # or parameters
         if family.package in packages and is_alone and not is_state:
             return importlib.import_module(family.adapter).adapted(environment)
@@ -367,7 +364,7 @@ def check_count(name: str, parameter: str, value: Any) -> int | None:
     if not 1 <= count <= MAX_COUNT or isinstance(value, bool):
         limit_note = f", at most {MAX_COUNT:,}" * (count > MAX_COUNT)
         raise ShoalError(
-            f"{name}: {parameter}={value!r} is not a whole number of 1 or more{limit_note}, nor None for none"
+            f"{name}: {parameter}={short_repr(value)} is not a whole number of 1 or more{limit_note}, nor None for none"
         )
     return count
 

@@ -22,6 +22,7 @@ class Family(NamedTuple):
     adapter: str
     names: tuple[str, ...]
     prefix: str
+    makes_pairs: bool = False  # of an environment and its parameters
 
     @property
     def install(self) -> str:
