@@ -16,7 +16,7 @@ from shoal.base.errors import ShoalError
 from shoal.envs import describing, make, parameters_of
 from shoal.envs.brax_like import adapter, pictures
 from shoal.envs.brax_like.adapter import BraxLike
-from shoal.envs.registry import adapted
+from shoal.envs.registry import portable_parameters
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import import_suite
 from shoal.envs.wrappers import TimeLimit
@@ -179,14 +179,6 @@ def test_randomised_steps_are_those_of_the_model_made_by_hand():
 # Names and objects.
 
 
-@needs_brax
-def test_wrappers_of_brax_are_refused():
-    wrappers = pytest.importorskip("brax.envs.wrappers.training")
-    sentence = r"EpisodeWrapper is a wrapper of Brax's trainer; give the environment without it"
-    with pytest.raises(ShoalError, match=sentence):
-        adapted(wrappers.EpisodeWrapper(PushedPoint(), 100, 1))
-
-
 def test_an_object_has_brax_time_limit():
     world = PushedPoint()
     assert adapter.adapted(world) == TimeLimit(BraxLike(world), 1000)
@@ -287,12 +279,12 @@ def test_robots_are_never_downloaded(monkeypatch, tmp_path):
 @needs_playground
 def test_a_class_of_ones_own_has_its_own_folders(monkeypatch, tmp_path):
     monkeypatch.delenv("SHOAL_MENAGERIE", raising=False)
-    world = make("playground/fake_brax:PointOfFolder", menagerie="mine").env.world
+    name, mine = "playground/fake_brax:PointOfFolder", {"menagerie": "mine"}
+    world = make(name, **mine).env.world
     assert world.menagerie == "mine" and str(world.read_from) != str(tmp_path)
+    assert portable_parameters(name, mine) == mine
     monkeypatch.setenv("SHOAL_MENAGERIE", str(tmp_path))
-    assert str(make("playground/fake_brax:PointOfFolder", menagerie="other").env.world.read_from) == str(
-        tmp_path
-    )
+    assert str(make(name, menagerie="other").env.world.read_from) == str(tmp_path)
 
 
 @needs_playground

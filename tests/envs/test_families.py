@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,12 @@ import pytest
 
 import shoal
 from shoal.base.errors import ShoalError
+from shoal.base.imports import import_object
 from shoal.envs.registry import make
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import import_suite
 
+KEY = jax.random.key(0)
 # Names that an adapter does not offer: of interfaces of their own, or that need a further package.
 LEFT_OUT = {
     "jaxmarl/": {
@@ -59,11 +62,12 @@ def test_a_class_without_the_convention_is_refused(prefix):
 
 
 @pytest.mark.parametrize(
-    ("name", "parameter"), [("playground/CartpoleBalance", "ctrl_dt"), ("jumanji/Snake-v1", "num_rows")]
-)
-def test_a_number_that_is_static_is_not_traced(name, parameter):
+    ("name", "parameter", "sentence"),
+    [("playground/CartpoleBalance", "ctrl_dt", " is a traced value"), ("jumanji/Snake-v1", "num_rows", "=<traced> is")],
+)  # fmt: skip
+def test_a_number_that_is_static_is_not_traced(name, parameter, sentence):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
-    with pytest.raises(ShoalError, match=f"{name}: {parameter} is a traced value"):
+    with pytest.raises(ShoalError, match=f"{name}: {parameter}{sentence}"):
         jax.vmap(lambda x: make(name, **{parameter: x}).action_space)(jnp.ones(2))
 
 
@@ -86,18 +90,51 @@ def test_what_cannot_be_called_makes_no_environment(prefix):
         make(f"{prefix}math:pi")
 
 
+# By prefix a class with the convention, and a wrapper of its package.
+CLASSES = {
+    "brax/": ("brax.envs.fast:Fast", "brax.envs.wrappers.training:AutoResetWrapper"),
+    "gymnax/": ("gymnax.environments.bsuite.catch:Catch", "gymnax.wrappers:FlattenObservationWrapper"),
+    "jumanji/": ("jumanji.environments:Snake", "jumanji.wrappers:AutoResetWrapper"),
+    "playground/": ("fake_brax:PushedPoint", "brax.envs.wrappers.training:AutoResetWrapper"),
+}
+
+
+@pytest.mark.parametrize("prefix", CLASSES)
+def test_classes_of_ones_own(prefix, monkeypatch):
+    pytest.importorskip(FAMILIES[prefix].package)
+    own, wrapper = map(import_object, CLASSES[prefix])
+    # Named as classes of the packages that observe the time or keep their limit.
+    named = {x: type(x, (own,), {"__module__": "mine"}) for x in ("HandOver", "MMST", "MetaMaze")}
+    made = {"wrapped": lambda: wrapper(own()), "NoHash": type("NoHash", (own,), {"__hash__": None}), **named}
+    for name, value in made.items():
+        monkeypatch.setattr(sys.modules[__name__], name, value, raising=False)
+    for name, sentence in [
+        ("wrapped", "give the environment"),
+        ("NoHash", "has no hash; a dataclass has one"),
+    ]:
+        with pytest.raises(ShoalError, match=f"^{prefix}{__name__}:{name} made a .*{sentence}"):
+            make(f"{prefix}{__name__}:{name}")
+        with pytest.raises(ShoalError, match=f"^(AutoReset|Flatten|NoHash).*{sentence}"):
+            importlib.import_module(FAMILIES[prefix].adapter).adapted(made[name]())
+    for name in named:
+        env = make(f"{prefix}{__name__}:{name}")
+        assert env.max_steps >= 1000
+        jax.eval_shape(
+            lambda key, env=env: env.step(env.reset(key)[0], env.action_space.sample(key), key), KEY
+        )
+
+
 def states_and_parameters(package):
     """What a package returns or takes beside its environments."""
     module = importlib.import_module(package)
-    key = jax.random.key(0)
     if package == "gymnax":
         world, params = module.make("Catch-bsuite")
-        observation, state = world.reset(key)
+        observation, state = world.reset(KEY)
         return [params, state, (state, params), (observation, state)]
     if package == "jumanji":
-        state, first = module.make("Snake-v1", num_rows=4, num_cols=4).reset(key)
+        state, first = module.make("Snake-v1", num_rows=4, num_cols=4).reset(KEY)
         return [state, first, (state, first), (module.make("Snake-v1", num_rows=4, num_cols=4), state)]
-    return [importlib.import_module("brax.envs").get_environment("fast").reset(key)]
+    return [importlib.import_module("brax.envs").get_environment("fast").reset(KEY)]
 
 
 @pytest.mark.parametrize("package", ["brax", "gymnax", "jumanji"])

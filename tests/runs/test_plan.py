@@ -480,6 +480,12 @@ def test_what_is_no_whole_number_is_not_made_one(given, sentence):
     assert str(error.value) == sentence
 
 
+@pytest.mark.parametrize("value", ["x", None, [3]])
+def test_a_batch_that_is_no_number_is_refused_before_threads_are_chosen(value, tmp_path):
+    with pytest.raises(ShoalError, match=r"batch_size=.* is not a whole number"):
+        api.train("CartPole-v1", algorithm="dqn", batch_size=value, run_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("value", "declared", "expected"),
     [

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.config import struct
+from shoal.config.arguments import short_repr
 from shoal.config.settings import options_of
 from shoal.config.struct import Bounds
 
@@ -64,9 +65,8 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
     if value is None and type(None) in members:
         return
     if not any(is_of_type(value, member) for member in members):
-        is_traced = isinstance(value, jax.core.Tracer)
-        given = " is a traced value" if is_traced else f"={value!r} is of type {type(value).__name__}"
-        raise ShoalError(f"{name}{given}; give {_describe_types(members, default)}")
+        given = f"{short_repr(value)} is of type {type(value).__name__}"
+        raise ShoalError(f"{name}={given}; give {_describe_types(members, default)}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=struct.is_struct):
         if struct.is_struct(leaf):
             check_parameters(leaf)

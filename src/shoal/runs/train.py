@@ -256,7 +256,8 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     """
     require_usable(training=True)
     run, count = experiment.run, experiment.num_members
-    rows = max(run.num_envs * run.num_steps, flat(experiment.config).get("batch_size", 0))
+    batch = flat(experiment.config).get("batch_size")  # which may be anything still
+    rows = max(run.num_envs * run.num_steps, batch if isinstance(batch, int) else 0)
     weights = hidden_weights(experiment.config)
     if call.own_process and machine.is_worth_one_thread(run.devices, count, rows, weights):
         machine.prepare(one_thread=True)

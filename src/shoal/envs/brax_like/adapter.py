@@ -14,20 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.brax_like import brax_names, pictures, playground_names
 from shoal.envs.brax_like.randomisation import changed_leaves, with_leaves
-from shoal.envs.suites.conversion import of_types
+from shoal.envs.registry import check_count
+from shoal.envs.suites.conversion import of_types, require_interface
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import by_convention, first_steps
-from shoal.envs.suites.static_values import changed_arguments
+from shoal.envs.suites.static_values import changed_arguments, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, TimeStep
 from shoal.types.spaces import Box, Dict, Space
 
 PRIVILEGED = "privileged_state"  # the entry that only a critic is shown
 DIVERGED = "diverged"  # the entry of `info`: whether a number was not finite
+INTERFACE = ("reset", "step", "action_size")
 NAMES = {"brax/": brax_names, "playground/": playground_names}
 
 
@@ -139,15 +140,11 @@ def adapted(world: Any) -> Environment:
     """Make an environment, with its time limit, of an object of Playground or Brax.
 
     Raises:
-      ShoalError: it is inside a wrapper of the packages' trainers, or is a batch.
+      ShoalError: it is inside a wrapper of the packages' trainers, is a batch, or has a limit of 0.
     """
-    if not hasattr(world, "action_size") or getattr(world, "unwrapped", None) is not world:
-        raise ShoalError(
-            f"{type(world).__name__} is a wrapper of Brax's trainer; give the environment without it, such as "
-            "`world.unwrapped`: Shoal has its own time limit, batch and starts."
-        )
-    config = getattr(world, "_config", None)
-    limit = int(getattr(config, "episode_length", brax_names.EPISODE_LENGTH))
+    require_interface("", world, *INTERFACE)
+    limit = getattr(getattr(world, "_config", None), playground_names.LIMIT, brax_names.EPISODE_LENGTH)
+    check_count(type(world).__name__, playground_names.LIMIT, limit)
     return TimeLimit(BraxLike(world), limit)  # type: ignore[arg-type]
 
 
@@ -160,21 +157,24 @@ def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
     """
     names = NAMES[prefix]
     known = names.parameters_of(name)
-    own = inspect.Parameter("randomize", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
+    # A class of one's own may have a parameter of that name.
+    shown = plain_parameters({"randomize": False}) | known
 
-    def make(*, randomize: bool = False, **parameters: Any) -> BraxLike:
+    def make(**parameters: Any) -> BraxLike:
+        randomize = "randomize" not in known and parameters.pop("randomize", False)
         arguments = changed_arguments(f"{prefix}{name}", parameters, known)
         world = names.world_of(name, arguments)
+        require_interface(f"{prefix}{name}", world, *INTERFACE)
         if arguments:  # one with the defaults is traced where it is used
             with first_steps(f"{prefix}{name}", arguments):
                 _facts(world)
         return BraxLike(world, names.randomiser_of(name) if randomize else None)
 
-    make.__signature__ = inspect.Signature([*known.values(), own])  # type: ignore[attr-defined]
-    make.__annotations__ = {k: x.annotation for k, x in known.items()} | {"randomize": bool}
+    make.__signature__ = inspect.Signature(list(shown.values()))  # type: ignore[attr-defined]
+    make.__annotations__ = {k: x.annotation for k, x in shown.items()}
     make.__name__ = make.__qualname__ = f"{prefix}{name}"
     make.__doc__ = f"{name} of {FAMILIES[prefix].title}."
-    make.portable_parameters = names.portable_parameters  # type: ignore[attr-defined]
+    make.portable_parameters = functools.partial(names.portable_parameters, name)  # type: ignore[attr-defined]
     return make
 
 

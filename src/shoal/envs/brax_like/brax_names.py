@@ -8,7 +8,6 @@ from typing import Any
 from shoal.base.errors import ShoalError
 from shoal.envs.brax_like.pictures import draw_without_a_window
 from shoal.envs.registry import resolve
-from shoal.envs.suites.conversion import require_interface
 from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
 from shoal.envs.suites.static_values import defaults_of, plain_parameters
 
@@ -51,11 +50,9 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     maker = _class_of(name)
     try:
         with undisturbed():
-            world = maker(**dict(arguments))
+            return maker(**dict(arguments))
     except Exception as error:
         raise cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
-    require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_size")
-    return world
 
 
 def randomiser_of(name: str) -> Any:
@@ -67,6 +64,6 @@ def randomiser_of(name: str) -> Any:
     raise ShoalError(f"{PREFIX}{name} has no domain randomiser; leave randomize out")
 
 
-def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that a run writes down: all."""
     return dict(parameters)

@@ -11,8 +11,7 @@ from typing import Any
 from shoal.base.errors import ShoalError
 from shoal.envs.brax_like.pictures import draw_without_a_window
 from shoal.envs.registry import MAX_COUNT, resolve
-from shoal.envs.suites.conversion import require_interface
-from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed, unknown_name
+from shoal.envs.suites.packages import cannot_be_made, import_suite, is_one_of, undisturbed, unknown_name
 from shoal.envs.suites.static_values import defaults_of, plain_parameters
 from shoal.types import Array, PyTree
 
@@ -65,7 +64,7 @@ def is_cut(world: Any, before: PyTree) -> Array | bool:
 
     The state after that step does not say so: the task sets its count back to 0 there.
     """
-    if type(world).__name__ not in OBSERVES_TIME:
+    if not is_one_of(world, "mujoco_playground", OBSERVES_TIME):
         return False
     return before.info["_steps"] + world._config.action_repeat >= world._config.episode_length
 
@@ -91,13 +90,11 @@ def world_of(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
     menagerie = "" if ":" in name else values.pop(MENAGERIE, "")
     try:
         with undisturbed(), _robots(name, menagerie):
-            world = _made(name, values)
+            return _made(name, values)
     except ShoalError:
         raise
     except Exception as error:
         raise cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
-    require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_size")
-    return world
 
 
 def _made(name: str, values: Mapping[str, Any]) -> Any:
@@ -107,7 +104,7 @@ def _made(name: str, values: Mapping[str, Any]) -> Any:
     world = _registry().load(name, config_overrides={IMPL: "jax", **overrides})
     if world.n_substeps < 1:
         raise ValueError(f"ctrl_dt={world.dt} is shorter than a step of the physics, sim_dt={world.sim_dt}")
-    if type(world).__name__ not in OBSERVES_TIME and LIMIT in _config(name):
+    if not is_one_of(world, "mujoco_playground", OBSERVES_TIME) and LIMIT in _config(name):
         with world._config.unlocked():
             world._config.episode_length = MAX_COUNT
     return world
@@ -123,9 +120,9 @@ def _robots(name: str, folder: str) -> Iterator[None]:
       ShoalError: no folder is named for a robot, or it is none.
     """
     given = {MENAGERIE: folder, VARIABLE: os.environ.get(VARIABLE)}
-    named = {f"{where}={path!r}": path for where, path in given.items() if path}
+    named = {f"{where}={path!r}": Path(path).expanduser() for where, path in given.items() if path}
     has_robots = (lambda path: any(path.glob("*/assets"))) if _needs_robots(name) else Path.is_dir
-    found = next((path for path in named.values() if has_robots(Path(path))), None)
+    found = next(filter(has_robots, named.values()), None)
     module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")
     before = module.MENAGERIE_PATH
     if _needs_robots(name) and found is None and (named or not before.exists()):
@@ -164,7 +161,7 @@ def randomiser_of(name: str) -> Any:
     return randomiser
 
 
-def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that a run writes down; a folder of robots as a path from the root."""
-    folder = parameters.get(MENAGERIE)
-    return dict(parameters) | ({MENAGERIE: str(Path(folder).resolve())} if folder else {})
+    folder = _needs_robots(name) and parameters.get(MENAGERIE)
+    return dict(parameters) | ({MENAGERIE: str(Path(folder).expanduser().resolve())} if folder else {})

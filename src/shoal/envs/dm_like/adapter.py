@@ -20,7 +20,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
-from shoal.envs.registry import MAX_COUNT, resolve
+from shoal.envs.registry import MAX_COUNT, check_count, resolve
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types, require_interface
 from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
@@ -30,6 +30,7 @@ from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 PREFIX = "jumanji/"
 LIMIT = "time_limit"
+INTERFACE = ("reset", "step", "action_spec", "observation_spec")
 MASK = "action_mask"  # the entry of Jumanji's observations
 SIZED_BY_LIMIT = ("MMST",)  # classes whose states have the limit's length; they keep it
 
@@ -107,7 +108,7 @@ class DMLike:
 
     def _is_cut(self, state: State) -> Array | bool:
         """Report whether a task that keeps its limit has reached it."""
-        if type(self.world).__name__ not in SIZED_BY_LIMIT:
+        if not packages.is_one_of(self.world, "jumanji", SIZED_BY_LIMIT):
             return False
         is_solved = jnp.all(state.finished_agents)  # type: ignore[attr-defined]
         return ~is_solved & (state.step_count >= self.world.time_limit)  # type: ignore[attr-defined]
@@ -153,8 +154,8 @@ def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | Non
 
 
 def _limit(world: Any) -> int | None:
-    keeps = type(world).__name__ in SIZED_BY_LIMIT
-    return None if keeps else getattr(world, LIMIT, None)
+    keeps = packages.is_one_of(world, "jumanji", SIZED_BY_LIMIT)
+    return None if keeps else check_count(type(world).__name__, LIMIT, getattr(world, LIMIT, None))
 
 
 def adapted(world: Any) -> Environment:
@@ -163,13 +164,9 @@ def adapted(world: Any) -> Environment:
     Raises:
       ShoalError: it is a wrapper, or its spaces are not those of one agent.
     """
-    if not hasattr(world, "action_spec") or getattr(world, "unwrapped", world) is not world:
-        raise ShoalError(
-            f"{type(world).__name__} is one of Jumanji's wrappers; give the environment without it, such as "
-            "`world.unwrapped`."
-        )
+    require_interface("", world, *INTERFACE)
     made, limit = _environment(world), _limit(world)
-    return TimeLimit(made, limit) if limit else made
+    return made if limit is None else TimeLimit(made, limit)
 
 
 def _environment(world: Any) -> Environment:
@@ -182,11 +179,12 @@ def _environment(world: Any) -> Environment:
 @functools.cache
 def _without_limit(world: Any) -> Any:
     """Return a copy of an object whose limit is out of reach, one for each, since it is hashed by its identity."""
-    own = copy.copy(world)
-    with packages.undisturbed():
+    limit = _limit(world)
+    with packages.undisturbed(), packages.by_convention(world):
+        own = copy.copy(world)
         _ = own.action_spec, own.observation_spec  # which are made once, with the limit as a bound
-    if _limit(world) is not None:
-        setattr(own, LIMIT, MAX_COUNT)
+        if limit is not None:
+            setattr(own, LIMIT, MAX_COUNT)
     return own
 
 
@@ -252,7 +250,7 @@ def _made(name: str, arguments: tuple[tuple[str, Any], ...]) -> Any:
                 f"once where there is a network: python -c \"import jumanji; jumanji.make('{name}')\""
             ) from error
         raise packages.cannot_be_made(f"{PREFIX}{name}", arguments, error) from error
-    require_interface(f"{PREFIX}{name}", world, "reset", "step", "action_spec", "observation_spec")
+    require_interface(f"{PREFIX}{name}", world, *INTERFACE)
     return world
 
 

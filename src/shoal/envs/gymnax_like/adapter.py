@@ -24,15 +24,15 @@ from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.parameters import check_value
 from shoal.envs.registry import MAX_COUNT, check_count, resolve
-from shoal.envs.suites import packages
+from shoal.envs.suites import packages, static_values
 from shoal.envs.suites.conversion import of_types, require_interface, space_of
 from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters, to_static
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Space
 
 GYMNAX, CRAFTAX = "gymnax/", "craftax/"
+INTERFACE = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
 LIMITS = ("max_steps_in_episode", "max_timesteps")  # the parameter, in gymnax and in Craftax
 # Classes whose observation has the time, or the share of the limit that has passed.
 OBSERVES_TIME = ("BernoulliBandit", "DiscountingChain", "GaussianBandit", "MetaMaze", "PointRobot")
@@ -115,23 +115,28 @@ def _of_dtype(space: Space, element: Any) -> Array:
 
 def observes_time(world: Any) -> bool:
     """Report whether the observation holds the time, so that the limit is a part of the task."""
-    return any(cls.__name__ in OBSERVES_TIME for cls in type(world).__mro__)
+    return packages.is_one_of(world, "gymnax", OBSERVES_TIME)
 
 
 def _limit_name(params: Any) -> str:
     return next((name for name in LIMITS if hasattr(params, name)), "")
 
 
-def _limit(world: Any) -> int | None:
+def _limit(world: Any, params: Any) -> int | None:
     """Return the limit that Shoal keeps in place of the package, None where there is none or the package keeps it."""
-    name = _limit_name(world.default_params)
-    limit = getattr(world.default_params, name, 0) if name and not observes_time(world) else 0
-    return int(limit) if 1 <= limit <= MAX_COUNT else None
+    name = _limit_name(params)
+    limit = None if observes_time(world) else getattr(params, name, None)
+    return check_count(type(world).__name__, name, limit)
 
 
 def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
     """Return the time limit in steps; None where the package keeps it."""
-    return _limit(world_of(prefix, name, _arguments(prefix, name, parameters)))
+    arguments = _arguments(prefix, name, parameters)
+    world = world_of(prefix, name, arguments)
+    try:
+        return _limit(world, world.default_params)
+    except ShoalError as error:
+        raise packages.cannot_be_made(f"{prefix}{name}", arguments, error) from error
 
 
 def adapted(world: Any) -> Environment:
@@ -145,37 +150,42 @@ def adapted(world: Any) -> Environment:
             f"a tuple of {len(world)} is not the pair that `gymnax.make` returns: an object and its parameters"
         )
     world, params = world if isinstance(world, tuple) else (world, None)
-    # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not change.
-    if not hasattr(type(world), "step_env"):
-        raise ShoalError(
-            f"{type(world).__name__} has no `step_env` of its own; give the environment inside a wrapper, and wrap it "
-            "by Shoal's wrappers."
-        )
-    if "AutoReset" in {base.__name__.removeprefix("Environment") for base in type(world).__mro__}:
-        raise ShoalError(
-            f"{type(world).__name__} begins new episodes itself; give one that does not, such as Craftax's NoAutoReset "
-            "classes."
-        )
-    params = world.default_params if params is None else params
-    if type(params) is not type(world.default_params):
+    _require_bare("", world)
+    default = world.default_params
+    params = default if params is None else params
+    if type(params) is not type(default) or len(jax.tree.leaves(params)) != len(jax.tree.leaves(default)):
         raise ShoalError(
             f"{type(world).__name__} has other parameters than the pair's; give those that `gymnax.make` gives"
         )
-    limit = None if observes_time(world) else getattr(params, _limit_name(params), None)
-    limit = check_count(type(world).__name__, _limit_name(params), limit)
-    made = _environment(world, params)
+    made, limit = _environment(world, params), _limit(world, params)
     return made if limit is None else TimeLimit(made, limit)
+
+
+def _require_bare(name: str, world: Any) -> None:
+    """Require that an object has gymnax's functions, and neither wraps another nor begins new episodes itself."""
+    subject = f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
+    require_interface(name, world, *INTERFACE)
+    # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not change.
+    if not hasattr(type(world), "step_env"):
+        raise ShoalError(
+            f"{subject} has no `step_env` of its own; give the environment inside a wrapper, and wrap it by Shoal's "
+            "wrappers."
+        )
+    if "AutoReset" in {base.__name__.removeprefix("Environment") for base in type(world).__mro__}:
+        raise ShoalError(
+            f"{subject} begins new episodes itself; give one that does not, such as Craftax's NoAutoReset classes."
+        )
 
 
 def _environment(world: Any, params: Any) -> Environment:
     """Make the environment of an object, with its own limit out of reach."""
     if (name := _limit_name(params)) and not observes_time(world):
-        params = params.replace(**{name: MAX_COUNT})
+        with packages.by_convention(world):
+            params = params.replace(**{name: MAX_COUNT})
     # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
     params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
     kind = Drawn if pictures.can_draw(world) else GymnaxLike
-    made: Environment = kind(params, world, _spaces(world, _known(world, params))[1])  # type: ignore[assignment]
-    return made
+    return kind(params, world, _spaces(world, _known(world, params))[1])  # type: ignore[return-value]
 
 
 @functools.cache
@@ -193,8 +203,7 @@ def world_of(prefix: str, name: str, arguments: tuple[tuple[str, Any], ...]) -> 
         raise ShoalError(f"{prefix}{name} needs a download, which failed: {describe_error(error)}") from error
     except Exception as error:
         raise packages.cannot_be_made(f"{prefix}{name}", arguments, error) from error
-    needed = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
-    require_interface(f"{prefix}{name}", world, *needed)
+    _require_bare(f"{prefix}{name}", world)
     return world
 
 
@@ -222,7 +231,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     Raises:
       ShoalError: there is no such name, or its package is not installed.
     """
-    of_class, default = _class_parameters(_maker(prefix, name)), world_of(prefix, name, ()).default_params
+    of_class, usual = _class_parameters(_maker(prefix, name)), world_of(prefix, name, ())
+    default = usual.default_params
 
     def make(**parameters: Any) -> Environment:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
@@ -233,28 +243,25 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         with packages.first_steps(f"{prefix}{name}", parameters.items()):
             return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
-    keeps_limit = observes_time(world_of(prefix, name, ()))
-    with packages.by_convention(world_of(prefix, name, ())):
-        names = [x.name for x in dataclasses.fields(default) if x.name not in LIMITS or keeps_limit]
-    of_params = plain_parameters({x: getattr(default, x) for x in names})
-    known = of_class | of_params
+    with packages.by_convention(usual):
+        names = [x.name for x in dataclasses.fields(default) if x.name not in LIMITS or observes_time(usual)]
+    known = of_class | static_values.plain_parameters({x: getattr(default, x) for x in names})
     make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {k: x.annotation for k, x in known.items()}
     make.__name__ = make.__qualname__ = f"{prefix}{name}"
-    title = FAMILIES[prefix].title
-    make.__doc__ = (
-        f"{type(world_of(prefix, name, ())).__name__}, of {title if ':' not in name else 'your own'}."
-    )
+    owner = "your own" if ":" in name else FAMILIES[prefix].title
+    make.__doc__ = f"{type(usual).__name__}, of {owner}."
     return make
 
 
 def _arguments(prefix: str, name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return the parameters of the class that are not the default, in order."""
-    return changed_arguments(f"{prefix}{name}", parameters, _class_parameters(_maker(prefix, name)))
+    known = _class_parameters(_maker(prefix, name))
+    return static_values.changed_arguments(f"{prefix}{name}", parameters, known)
 
 
 def _class_parameters(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return plain_parameters(defaults_of(maker))
+    return static_values.plain_parameters(static_values.defaults_of(maker))
 
 
 def _as_default(value: Any, default: Any) -> Any:
@@ -298,16 +305,17 @@ def _known(world: Any, params: Any) -> Hashable | None:
     is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) or any(
         np.ndim(x) != np.ndim(own) for x, own in zip(leaves, default, strict=True)
     )
-    return None if is_unknown else to_static("params", leaves)
+    return None if is_unknown else static_values.to_static("params", leaves)
 
 
 @functools.cache
 def _spaces(world: Any, values: Hashable | None) -> tuple[Space, Space]:
     """Return the spaces of observations and actions for the values of parameters, None where they are not known."""
-    default = world.default_params
-    structure = jax.tree.structure(default)
-    params = default if values is None else jax.tree.unflatten(structure, list(values))  # type: ignore[call-overload]
-    with packages.undisturbed():
+    params = world.default_params
+    with packages.undisturbed(), packages.by_convention(world):
+        if values is not None:
+            defaults, structure = jax.tree.flatten(params)
+            params = jax.tree.unflatten(structure, map(static_values.from_static, values, defaults))  # type: ignore[call-overload]
         observation = space_of(world.observation_space(params), _facts(world).observation)
         action = space_of(world.action_space(params))
     if values is None and isinstance(observation, Box) and jnp.issubdtype(observation.dtype, jnp.floating):

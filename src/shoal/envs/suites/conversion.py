@@ -13,17 +13,27 @@ from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
 def require_interface(name: str, world: Any, *attributes: str) -> None:
-    """Require that a user's object has the attributes of a convention.
+    """Require that an object has the attributes of a convention, is no wrapper, and can be hashed.
 
+    Args:
+      name: the name that made it; empty for an object that is given.
     Raises:
-      ShoalError: it lacks one.
+      ShoalError: it is not so.
     """
+    subject = f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
+    if getattr(world, "unwrapped", world) is not world:
+        raise ShoalError(
+            f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped`: Shoal has its own "
+            "time limit, batch and starts"
+        )
     for attribute in attributes:
         if not hasattr(type(world), attribute) and not hasattr(world, attribute):
             needed = ", ".join(f"`{x}`" for x in attributes)
-            raise ShoalError(
-                f"{name} made a {type(world).__name__}, which has no `{attribute}`; it needs {needed}"
-            )
+            raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
+    try:
+        hash(world)
+    except TypeError as error:
+        raise ShoalError(f"{subject} has no hash; a dataclass has one with eq=False") from error
 
 
 def space_of(space: Any, element: PyTree = None) -> Space:

@@ -15,6 +15,7 @@ import jax
 
 from shoal.base.errors import ShoalError, closest
 from shoal.base.user_errors import describe_error
+from shoal.config.arguments import short_repr
 from shoal.envs.suites.families import FAMILIES, Family
 
 
@@ -45,9 +46,14 @@ def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     )
 
 
+def is_one_of(world: Any, package: str, classes: Iterable[str]) -> bool:
+    """Report whether an object is of one of a package's classes, or of a class that inherits from one."""
+    return any(x.__name__ in classes and x.__module__.startswith(f"{package}.") for x in type(world).__mro__)
+
+
 def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
     """Make the error for an object that its package does not make with these arguments."""
-    given = ", ".join(f"{parameter}={value!r}" for parameter, value in arguments) or "its defaults"
+    given = ", ".join(f"{parameter}={short_repr(value)}" for parameter, value in arguments) or "its defaults"
     return ShoalError(f"{name} cannot be made with {given}: {describe_error(error)}")
 
 
