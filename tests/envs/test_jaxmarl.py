@@ -338,10 +338,6 @@ def test_an_object_of_jaxmarl_is_adapted():
     *_, (last, _, _) = play(env, 9)  # equal to the object's own steps, by its own limit
     assert last.truncated
     assert list(describing.describe(env).gaps) == ["given_world"]  # a run says that it cannot be made again
-    with pytest.raises(
-        ShoalError, match=r"MPELogWrapper is one of JaxMARL's wrappers; give the environment inside"
-    ):
-        adapted(importlib.import_module("jaxmarl.wrappers.baselines").MPELogWrapper(world))
 
 
 @needs_jaxmarl

@@ -119,6 +119,7 @@ def test_every_registered_environment_can_be_made():
         (f"{__name__}:Lamp", {"count": 1, "bright": 1}, "bright=1 is of type int; give a bool, such as False"),
         (f"{__name__}:Lmp", {}, f"{__name__} has no 'Lmp'; did you mean 'Lamp'?"),
         (f"{__name__}:NOT_AN_ENVIRONMENT", {}, "is of type int, not a class or function"),
+        ("gymnax", {}, "'gymnax' begins the names of gymnax's environments, such as gymnax/Acrobot-v1; `shoal envs`"),
         ("fractions:Fraction", {}, "made a Fraction, which has no `observation_space`"),
         ("no_such_module:Env", {}, "there is no module 'no_such_module'"),
     ],

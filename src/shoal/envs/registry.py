@@ -282,6 +282,11 @@ def _entry(name: str) -> Entry:
         return _family_entry(prefix, name.removeprefix(prefix))
     if ":" in name:
         return Entry(name)
+    if family := FAMILIES.get(f"{name}/"):
+        raise ShoalError(
+            f"{name!r} begins the names of {family.title}'s environments, such as {family.prefix}{family.names[0]}; "
+            "`shoal envs` lists them"
+        )
     hint = nearest(name, _entries) or f"; {alternatives(name, _entries, 'shoal envs')}"
     raise ShoalError(f"there is no environment {name!r}{hint}")
 

@@ -5,7 +5,6 @@ an end is a termination, and Shoal's own limit truncates.
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from shoal.envs.registry import check_count
 from shoal.envs.suites.conversion import of_types, require_interface
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import by_convention, first_steps
-from shoal.envs.suites.static_values import changed_arguments, plain_parameters
+from shoal.envs.suites.static_values import changed_arguments, declare, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, TimeStep
 from shoal.types.spaces import Box, Dict, Space
@@ -170,12 +169,9 @@ def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
                 _facts(world)
         return BraxLike(world, names.randomiser_of(name) if randomize else None)
 
-    make.__signature__ = inspect.Signature(list(shown.values()))  # type: ignore[attr-defined]
-    make.__annotations__ = {k: x.annotation for k, x in shown.items()}
-    make.__name__ = make.__qualname__ = f"{prefix}{name}"
-    make.__doc__ = f"{name} of {FAMILIES[prefix].title}."
-    make.portable_parameters = functools.partial(names.portable_parameters, name)  # type: ignore[attr-defined]
-    return make
+    if names is playground_names:
+        make.portable_parameters = functools.partial(names.portable_parameters, name)  # type: ignore[attr-defined]
+    return declare(make, f"{prefix}{name}", shown, f"{name} of {FAMILIES[prefix].title}.")
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from shoal.base.errors import ShoalError
@@ -62,8 +62,3 @@ def randomiser_of(name: str) -> Any:
       ShoalError: always.
     """
     raise ShoalError(f"{PREFIX}{name} has no domain randomiser; leave randomize out")
-
-
-def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that a run writes down: all."""
-    return dict(parameters)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
+from shoal.config.arguments import short_repr
 from shoal.envs.brax_like.pictures import draw_without_a_window
 from shoal.envs.registry import MAX_COUNT, resolve
 from shoal.envs.suites.packages import cannot_be_made, import_suite, is_one_of, undisturbed, unknown_name
@@ -120,7 +121,7 @@ def _robots(name: str, folder: str) -> Iterator[None]:
       ShoalError: no folder is named for a robot, or it is none.
     """
     given = {MENAGERIE: folder, VARIABLE: os.environ.get(VARIABLE)}
-    named = {f"{where}={path!r}": Path(path).expanduser() for where, path in given.items() if path}
+    named = {f"{where}={short_repr(path)}": Path(path).expanduser() for where, path in given.items() if path}
     has_robots = (lambda path: any(path.glob("*/assets"))) if _needs_robots(name) else Path.is_dir
     found = next(filter(has_robots, named.values()), None)
     module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")

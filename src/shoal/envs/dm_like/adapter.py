@@ -23,7 +23,7 @@ from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT, check_count, resolve
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types, require_interface
-from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
+from shoal.envs.suites.static_values import changed_arguments, declare, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
@@ -201,11 +201,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         with packages.first_steps(f"{PREFIX}{name}", parameters.items()):
             return _environment(_made(name, _arguments(name, parameters)))
 
-    make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
-    make.__annotations__ = {k: x.annotation for k, x in known.items()}
-    make.__name__ = make.__qualname__ = f"{PREFIX}{name}"
-    make.__doc__ = f"{name} of Jumanji."
-    return make
+    return declare(make, f"{PREFIX}{name}", known, f"{name} of Jumanji.")
 
 
 def _parameters_of(name: str) -> dict[str, inspect.Parameter]:

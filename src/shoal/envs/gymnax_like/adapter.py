@@ -25,13 +25,12 @@ from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.parameters import check_value
 from shoal.envs.registry import MAX_COUNT, check_count, resolve
 from shoal.envs.suites import packages, static_values
-from shoal.envs.suites.conversion import of_types, require_interface, space_of
+from shoal.envs.suites.conversion import of_types, require_interface, space_of, subject_of
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Space
 
-GYMNAX, CRAFTAX = "gymnax/", "craftax/"
 INTERFACE = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
 LIMITS = ("max_steps_in_episode", "max_timesteps")  # the parameter, in gymnax and in Craftax
 # Classes whose observation has the time, or the share of the limit that has passed.
@@ -163,17 +162,15 @@ def adapted(world: Any) -> Environment:
 
 def _require_bare(name: str, world: Any) -> None:
     """Require that an object has gymnax's functions, and neither wraps another nor begins new episodes itself."""
-    subject = f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
     require_interface(name, world, *INTERFACE)
     # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not change.
     if not hasattr(type(world), "step_env"):
         raise ShoalError(
-            f"{subject} has no `step_env` of its own; give the environment inside a wrapper, and wrap it by Shoal's "
-            "wrappers."
+            f"{subject_of(name, world)} has no `step_env` of its own; give the environment inside the wrapper"
         )
     if "AutoReset" in {base.__name__.removeprefix("Environment") for base in type(world).__mro__}:
         raise ShoalError(
-            f"{subject} begins new episodes itself; give one that does not, such as Craftax's NoAutoReset classes."
+            f"{subject_of(name, world)} begins new episodes itself; give one that does not, as Craftax's NoAutoReset do"
         )
 
 
@@ -212,16 +209,13 @@ def _maker(prefix: str, name: str) -> Callable[..., Any]:
     package = packages.import_suite(prefix)
     if ":" in name:
         return resolve(f"{prefix}{name}", name)
-    if prefix == CRAFTAX:
+    known = FAMILIES[prefix].names if prefix == "craftax/" else tuple(package.registered_envs)
+    if name not in known:
+        raise packages.unknown_name(prefix, name, known)
+    if prefix == "craftax/":
         make = packages.import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name
-        if name in FAMILIES[prefix].names:
-            return lambda: make(name, auto_reset=False)
-        known = FAMILIES[prefix].names
-    else:
-        known = tuple(package.registered_envs)
-        if name in known:
-            return packages.import_suite(prefix, "gymnax.registration")._registry[name]
-    raise packages.unknown_name(prefix, name, known)
+        return lambda: make(name, auto_reset=False)
+    return packages.import_suite(prefix, "gymnax.registration")._registry[name]
 
 
 @functools.cache
@@ -246,12 +240,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
     with packages.by_convention(usual):
         names = [x.name for x in dataclasses.fields(default) if x.name not in LIMITS or observes_time(usual)]
     known = of_class | static_values.plain_parameters({x: getattr(default, x) for x in names})
-    make.__signature__ = inspect.Signature(list(known.values()))  # type: ignore[attr-defined]
-    make.__annotations__ = {k: x.annotation for k, x in known.items()}
-    make.__name__ = make.__qualname__ = f"{prefix}{name}"
     owner = "your own" if ":" in name else FAMILIES[prefix].title
-    make.__doc__ = f"{type(usual).__name__}, of {owner}."
-    return make
+    return static_values.declare(make, f"{prefix}{name}", known, f"{type(usual).__name__}, of {owner}.")
 
 
 def _arguments(prefix: str, name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

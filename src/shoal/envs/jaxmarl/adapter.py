@@ -1,7 +1,6 @@
 """One of JaxMARL's environments as an environment of Shoal's."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.envs.suites.conversion import of_types, space_of
+from shoal.envs.suites.static_values import declare, plain_parameters
 from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Discrete, Space
 
@@ -213,10 +213,7 @@ def adapted(world: Any) -> JaxMARL:
       ShoalError: it is a wrapper, or is none of those that can be adapted.
     """
     name = type(world).__name__
-    if any(cls.__name__ == "JaxMARLWrapper" for cls in type(world).__mro__):
-        raise ShoalError(
-            f"{name} is one of JaxMARL's wrappers; give the environment inside it, which is its attribute `_env`"
-        )
+    worlds.require_bare("", world)
     try:
         return JaxMARL(name, given_world=world)
     except ShoalError:
@@ -237,12 +234,9 @@ def constructor_of(prefix: str, name: str) -> Callable[..., JaxMARL]:
     def make(*, global_state: bool = False, team_return: str = "mean", **parameters: Any) -> JaxMARL:
         return JaxMARL(name, worlds.to_arguments(name, parameters), global_state, team_return)
 
-    own = [x for x in inspect.signature(make).parameters.values() if x.kind is inspect.Parameter.KEYWORD_ONLY]
-    make.__signature__ = inspect.Signature([*known.values(), *own])  # type: ignore[attr-defined]
-    make.__annotations__ = {"global_state": bool, "team_return": str}
-    make.__name__ = make.__qualname__ = worlds.full_name(name)
-    make.__doc__ = f"{getattr(worlds.class_of(name), '__name__', name)} of the package jaxmarl."
-    return make
+    shown = {**known, **plain_parameters({"global_state": False, "team_return": "mean"})}
+    documentation = f"{getattr(worlds.class_of(name), '__name__', name)} of the package jaxmarl."
+    return declare(make, worlds.full_name(name), shown, documentation)
 
 
 @functools.cache

@@ -12,7 +12,8 @@ from typing import Any
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
-from shoal.envs.suites.packages import cannot_be_made, import_suite, undisturbed
+from shoal.envs.suites.conversion import require_interface, subject_of
+from shoal.envs.suites.packages import cannot_be_made, import_suite, is_one_of, undisturbed
 from shoal.envs.suites.static_values import from_static, to_static
 
 PREFIX = "jaxmarl/"
@@ -129,9 +130,21 @@ def world_of(name: str, arguments: Arguments) -> Any:
         values[parameter] = _named_value(name, parameter, from_static(value, default))
     try:
         with undisturbed():
-            return constructor(**values)
+            world = constructor(**values)
     except Exception as error:
         raise cannot_be_made(full_name(name), arguments, error) from error
+    require_bare(full_name(name), world)
+    return world
+
+
+def require_bare(name: str, world: Any) -> None:
+    """Require that an object, which a name made if it is not empty, has JaxMARL's functions and wraps none."""
+    require_interface(name, world, "agents", "reset", "step_env", "observation_space", "action_space")
+    if is_one_of(world, "jaxmarl", ("JaxMARLWrapper",)):
+        raise ShoalError(
+            f"{subject_of(name, world)} is one of JaxMARL's wrappers; give the environment inside it, which is its "
+            "attribute `_env`"
+        )
 
 
 def _package() -> Any:

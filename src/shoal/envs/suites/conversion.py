@@ -12,6 +12,11 @@ from shoal.types import Array, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
+def subject_of(name: str, world: Any) -> str:
+    """Return the beginning of a sentence about an object, which a name made if it is not empty."""
+    return f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
+
+
 def require_interface(name: str, world: Any, *attributes: str) -> None:
     """Require that an object has the attributes of a convention, is no wrapper, and can be hashed.
 
@@ -20,7 +25,7 @@ def require_interface(name: str, world: Any, *attributes: str) -> None:
     Raises:
       ShoalError: it is not so.
     """
-    subject = f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
+    subject = subject_of(name, world)
     if getattr(world, "unwrapped", world) is not world:
         raise ShoalError(
             f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped`: Shoal has its own "

@@ -30,6 +30,17 @@ def plain_parameters(defaults: Mapping[str, Any]) -> dict[str, inspect.Parameter
     }
 
 
+def declare(
+    make: Callable[..., Any], name: str, parameters: Mapping[str, inspect.Parameter], documentation: str
+) -> Callable[..., Any]:
+    """Give a function of any keywords the name, the parameters and the documentation that it is shown with."""
+    make.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    make.__annotations__ = {k: x.annotation for k, x in parameters.items()}
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = documentation
+    return make
+
+
 def changed_arguments(
     where: str, parameters: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
 ) -> tuple[tuple[str, Any], ...]:
