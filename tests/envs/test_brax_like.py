@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -182,6 +183,8 @@ def test_randomised_steps_are_those_of_the_model_made_by_hand():
 def test_an_object_has_brax_time_limit():
     world = PushedPoint()
     assert adapter.adapted(world) == TimeLimit(BraxLike(world), 1000)
+    world._config = SimpleNamespace(episode_length=jnp.int32(20))
+    assert adapter.adapted(world) == TimeLimit(BraxLike(world), 20)
 
 
 @needs_brax
@@ -282,7 +285,7 @@ def test_a_class_of_ones_own_has_its_own_folders(monkeypatch, tmp_path):
     name, mine = "playground/fake_brax:PointOfFolder", {"menagerie": "mine"}
     world = make(name, **mine).env.world
     assert world.menagerie == "mine" and str(world.read_from) != str(tmp_path)
-    assert portable_parameters(name, mine) == mine
+    assert portable_parameters(name, mine) == portable_parameters(name, {"menagerie": Path("mine")}) == mine
     monkeypatch.setenv("SHOAL_MENAGERIE", str(tmp_path))
     assert str(make(name, menagerie="other").env.world.read_from) == str(tmp_path)
 

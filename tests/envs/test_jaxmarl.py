@@ -327,6 +327,8 @@ def test_wrong_parameters_are_named(name, parameters, sentence):
 def test_a_class_of_ones_own_is_made_by_its_import_name():
     env = make("jaxmarl/jaxmarl.environments:SimpleSpreadMPE", num_agents=2)
     assert env.num_agents == 2 and env.world_name == "jaxmarl.environments:SimpleSpreadMPE"
+    named_alike = type("Overcooked", (), {})()
+    assert endings.rule_of(named_alike) == endings.rule_of(None)
 
 
 @needs_jaxmarl

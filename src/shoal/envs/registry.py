@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import inspect
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,7 @@ def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, A
     method `portable_parameters`. It returns parameters that keep their meaning later and from any directory.
     """
     to_portable = getattr(resolve(name, _entry(name).constructor), "portable_parameters", dict)
-    return to_portable(parameters)
+    return {k: os.fspath(x) if isinstance(x, os.PathLike) else x for k, x in to_portable(parameters).items()}
 
 
 def registered_parameters(name: str) -> Mapping[str, Any]:

@@ -143,7 +143,7 @@ def adapted(world: Any) -> Environment:
     """
     require_interface("", world, *INTERFACE)
     limit = getattr(getattr(world, "_config", None), playground_names.LIMIT, brax_names.EPISODE_LENGTH)
-    check_count(type(world).__name__, playground_names.LIMIT, limit)
+    limit = check_count(type(world).__name__, playground_names.LIMIT, limit) or brax_names.EPISODE_LENGTH
     return TimeLimit(BraxLike(world), limit)  # type: ignore[arg-type]
 
 
@@ -157,7 +157,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
     names = NAMES[prefix]
     known = names.parameters_of(name)
     # A class of one's own may have a parameter of that name.
-    shown = plain_parameters({"randomize": False}) | known
+    shown = {**known, **plain_parameters({"randomize": False}), **known}
 
     def make(**parameters: Any) -> BraxLike:
         randomize = "randomize" not in known and parameters.pop("randomize", False)

@@ -124,8 +124,8 @@ def _limit_name(params: Any) -> str:
 def _limit(world: Any, params: Any) -> int | None:
     """Return the limit that Shoal keeps in place of the package, None where there is none or the package keeps it."""
     name = _limit_name(params)
-    limit = None if observes_time(world) else getattr(params, name, None)
-    return check_count(type(world).__name__, name, limit)
+    limit = check_count(type(world).__name__, name, getattr(params, name, None))
+    return None if observes_time(world) else limit
 
 
 def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
@@ -150,13 +150,12 @@ def adapted(world: Any) -> Environment:
         )
     world, params = world if isinstance(world, tuple) else (world, None)
     _require_bare("", world)
-    default = world.default_params
-    params = default if params is None else params
-    if type(params) is not type(default) or len(jax.tree.leaves(params)) != len(jax.tree.leaves(default)):
+    params = world.default_params if params is None else params
+    if type(params) is not type(world.default_params):
         raise ShoalError(
             f"{type(world).__name__} has other parameters than the pair's; give those that `gymnax.make` gives"
         )
-    made, limit = _environment(world, params), _limit(world, params)
+    limit, made = _limit(world, params), _environment(world, params)
     return made if limit is None else TimeLimit(made, limit)
 
 
@@ -168,7 +167,7 @@ def _require_bare(name: str, world: Any) -> None:
         raise ShoalError(
             f"{subject_of(name, world)} has no `step_env` of its own; give the environment inside the wrapper"
         )
-    if "AutoReset" in {base.__name__.removeprefix("Environment") for base in type(world).__mro__}:
+    if packages.is_one_of(world, "craftax", ("EnvironmentAutoReset",)):
         raise ShoalError(
             f"{subject_of(name, world)} begins new episodes itself; give one that does not, as Craftax's NoAutoReset do"
         )
@@ -176,13 +175,14 @@ def _require_bare(name: str, world: Any) -> None:
 
 def _environment(world: Any, params: Any) -> Environment:
     """Make the environment of an object, with its own limit out of reach."""
-    if (name := _limit_name(params)) and not observes_time(world):
-        with packages.by_convention(world):
+    with packages.by_convention(world):
+        if (name := _limit_name(params)) and not observes_time(world):
             params = params.replace(**{name: MAX_COUNT})
-    # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
-    params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
+        # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
+        params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
+        action_space = _spaces(world, _known(world, params))[1]
     kind = Drawn if pictures.can_draw(world) else GymnaxLike
-    return kind(params, world, _spaces(world, _known(world, params))[1])  # type: ignore[return-value]
+    return kind(params, world, action_space)  # type: ignore[return-value]
 
 
 @functools.cache
@@ -232,9 +232,11 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
         given = {k: x for k, x in parameters.items() if k not in of_class}
         for k, x in given.items():
-            check_value(f"{prefix}{name}: {k}", x, known[k].annotation, Bounds())
+            least = 1 if k in LIMITS else -MAX_COUNT
+            bounds = Bounds(least, MAX_COUNT) if known[k].annotation is int else Bounds()
+            check_value(f"{prefix}{name}: {k}", x, known[k].annotation, bounds)
         own = {k: _as_default(x, getattr(default, k)) for k, x in given.items()}
-        with packages.first_steps(f"{prefix}{name}", parameters.items()):
+        with packages.first_steps(f"{prefix}{name}", parameters.items()), packages.by_convention(world):
             return _environment(world, world.default_params.replace(**own) if own else world.default_params)
 
     with packages.by_convention(usual):
@@ -278,7 +280,7 @@ def _facts(world: Any) -> Facts:
 
 def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]:
     """Return the numbers of `info`; in Craftax the achievements so far, which its own has only at an episode's end."""
-    if craftax_scores.has_achievements(world):
+    if craftax_scores.package_of(world):
         return craftax_scores.achievements(world, state)
     numbers = {name: jnp.asarray(x) for name, x in info.items() if name != "discount" and _is_number(x)}
     # Naming the dtype makes it a strong one.
@@ -290,24 +292,28 @@ def _is_number(x: Any) -> bool:
 
 
 def _known(world: Any, params: Any) -> Hashable | None:
-    """Return the values of parameters; None where one is traced, or differs between environments of a stack."""
-    leaves, default = jax.tree.leaves(params), jax.tree.leaves(world.default_params)
+    """Return the structure of parameters, and the value of each with an array's dtype.
+
+    None where one is traced, or differs between environments of a stack.
+    """
+    (leaves, structure), own = jax.tree.flatten(params), jax.tree.leaves(world.default_params)
     is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) or any(
-        np.ndim(x) != np.ndim(own) for x, own in zip(leaves, default, strict=True)
+        np.ndim(x) != np.ndim(y) for x, y in zip(leaves, own, strict=False)
     )
-    return None if is_unknown else static_values.to_static("params", leaves)
+    pairs = [(x, x.dtype.name if isinstance(x, jax.Array) or np.ndim(x) else "") for x in leaves]
+    return None if is_unknown else (structure, static_values.to_static("params", pairs))
 
 
 @functools.cache
-def _spaces(world: Any, values: Hashable | None) -> tuple[Space, Space]:
-    """Return the spaces of observations and actions for the values of parameters, None where they are not known."""
+def _spaces(world: Any, known: Any) -> tuple[Space, Space]:
+    """Return the spaces of observations and actions for what is known of parameters, None where nothing is."""
     params = world.default_params
     with packages.undisturbed(), packages.by_convention(world):
-        if values is not None:
-            defaults, structure = jax.tree.flatten(params)
-            params = jax.tree.unflatten(structure, map(static_values.from_static, values, defaults))  # type: ignore[call-overload]
+        if known is not None:
+            leaves = [jnp.asarray(x, dtype) if dtype else x for x, dtype in known[1]]
+            params = jax.tree.unflatten(known[0], leaves)
         observation = space_of(world.observation_space(params), _facts(world).observation)
         action = space_of(world.action_space(params))
-    if values is None and isinstance(observation, Box) and jnp.issubdtype(observation.dtype, jnp.floating):
+    if known is None and isinstance(observation, Box) and jnp.issubdtype(observation.dtype, jnp.floating):
         observation = Box(-np.inf, np.inf, observation.shape, observation.dtype)
     return observation, action

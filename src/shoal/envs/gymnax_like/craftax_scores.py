@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from shoal.types import Array, State
 
 
-def has_achievements(world: Any) -> bool:
-    """Report whether an object is one of Craftax's."""
-    return type(world).__module__.startswith("craftax.")
+def package_of(world: Any) -> str:
+    """Return which of Craftax's packages has an object's class, or one that it inherits from; empty for none."""
+    names = [".".join(cls.__module__.split(".")[:2]) for cls in type(world).__mro__]
+    return next((name for name in names if name in ("craftax.craftax", "craftax.craftax_classic")), "")
 
 
 def achievements(world: Any, state: State) -> dict[str, Array]:
@@ -19,7 +20,6 @@ def achievements(world: Any, state: State) -> dict[str, Array]:
     Craftax's own `info` has 100 for those that were reached, and only where its `done` is true, which it is not where
     Shoal's time limit cuts an episode.
     """
-    package = ".".join(type(world).__module__.split(".")[:2])
-    names = importlib.import_module(f"{package}.constants").Achievement
+    names = importlib.import_module(f"{package_of(world)}.constants").Achievement
     reached = state.achievements.astype(jnp.float32)  # type: ignore[attr-defined]
     return {f"achievements/{name.name.lower()}": reached[name.value] for name in names}

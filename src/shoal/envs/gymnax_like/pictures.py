@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.envs.gymnax_like.craftax_scores import has_achievements
+from shoal.envs.gymnax_like.craftax_scores import package_of
 from shoal.envs.suites.packages import undisturbed
 from shoal.types import State
 
@@ -32,19 +32,16 @@ BLOCK_PIXELS = 16  # of Craftax's pictures
 def can_draw(world: Any) -> bool:
     """Report whether the package of an object has functions that draw it."""
     is_of_gymnax = type(world).__module__.startswith("gymnax.")
-    return has_achievements(world) or (is_of_gymnax and getattr(world, "name", "") in OF_GYMNAX)
+    return bool(package_of(world)) or (is_of_gymnax and getattr(world, "name", "") in OF_GYMNAX)
 
 
 def draw(world: Any, params: Any, state: State) -> np.ndarray:
     """Draw a state, uint8 [height, width, 3]."""
-    return (
-        _drawn_by_craftax(world, state) if has_achievements(world) else _drawn_by_gymnax(world, params, state)
-    )
+    return _drawn_by_craftax(world, state) if package_of(world) else _drawn_by_gymnax(world, params, state)
 
 
 def _drawn_by_craftax(world: Any, state: State) -> np.ndarray:
-    package = ".".join(type(world).__module__.split(".")[:2])
-    return np.clip(np.asarray(_craftax_renderer(package)(state)), 0, 255).astype(np.uint8)
+    return np.clip(np.asarray(_craftax_renderer(package_of(world))(state)), 0, 255).astype(np.uint8)
 
 
 @functools.cache

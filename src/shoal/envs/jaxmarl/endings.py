@@ -45,9 +45,8 @@ class Rule(NamedTuple):
 
 def rule_of(world: Any) -> Rule:
     """Return the rule of a world's class, or of the nearest class that it inherits from."""
-    return next(
-        (RULES[cls.__name__] for cls in type(world).__mro__ if cls.__name__ in RULES), Rule(_other_ends)
-    )
+    classes = [cls.__name__ for cls in type(world).__mro__ if cls.__module__.startswith("jaxmarl.")]
+    return next((RULES[name] for name in classes if name in RULES), Rule(_other_ends))
 
 
 def battle(state: Any) -> Any:

@@ -83,7 +83,7 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     own = inspect.signature(constructor).parameters
     passed_on: Mapping[str, inspect.Parameter] = {}
     if any(x.kind is inspect.Parameter.VAR_KEYWORD for x in own.values()):
-        bases = [base.__name__ for base in inspect.getmro(constructor)[1:]]  # type: ignore[arg-type]
+        bases = [base.__name__ for base in getattr(constructor, "__mro__", ())[1:]]
         if "EnemySMAX" in bases:
             passed_on = inspect.signature(_package().SMAX).parameters
         elif "SimpleMPE" in bases:
