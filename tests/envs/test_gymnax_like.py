@@ -232,8 +232,9 @@ def test_an_unknown_name_and_a_wrong_value_are_one_sentence():
         (cartpole, {"gravity": np.inf}, "gravity=inf is out of bounds: it must be finite"),
         (cartpole, {"gravity": 1e300}, "gravity=1e.300 is out of bounds: .*, and it must be finite"),
         (cartpole, {"length": 10**400}, "length=inf is out of bounds"),
-        ("gymnax/Asterix-MinAtar", {"ramp_interval": 2**31}, "ramp_interval=2147483648 is out of bounds"),
-        ("gymnax/MetaMaze-misc", {"max_steps_in_episode": 0}, "max_steps_in_episode=0 is out of bounds"),
+        ("gymnax/Asterix-MinAtar", {"ramp_interval": 2**31}, "ramp_interval=2147483648: .* out of bounds"),
+        ("gymnax/MetaMaze-misc", {"max_steps_in_episode": 0}, "in_episode=0 is out of bounds"),
+        ("gymnax/BernoulliBandit-misc", {"max_steps_in_episode": -1.5}, "=-1.5 is out of bounds"),
     ]:
         with pytest.raises(ShoalError, match=sentence):
             make(name, **given)

@@ -206,9 +206,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
 
 def _parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the parameters of a class whose defaults are numbers or texts, but for the limit."""
-    defaults = defaults_of(_class_of(name))
-    defaults.pop(LIMIT, None)
-    return plain_parameters(defaults)
+    return plain_parameters({k: x for k, x in defaults_of(_class_of(name)).items() if k != LIMIT})
 
 
 def _arguments(name: str, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

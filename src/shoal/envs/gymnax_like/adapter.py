@@ -124,8 +124,11 @@ def _limit_name(params: Any) -> str:
 def _limit(world: Any, params: Any) -> int | None:
     """Return the limit that Shoal keeps in place of the package, None where there is none or the package keeps it."""
     name = _limit_name(params)
-    limit = check_count(type(world).__name__, name, getattr(params, name, None))
-    return None if observes_time(world) else limit
+    limit = getattr(params, name, None)
+    if not observes_time(world):
+        return check_count(type(world).__name__, name, limit)
+    check_value(f"{type(world).__name__}: {name}", limit, float | None, Bounds(low=1))
+    return None
 
 
 def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
@@ -232,8 +235,7 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
         world = world_of(prefix, name, _arguments(prefix, name, parameters))
         given = {k: x for k, x in parameters.items() if k not in of_class}
         for k, x in given.items():
-            least = 1 if k in LIMITS else -MAX_COUNT
-            bounds = Bounds(least, MAX_COUNT) if known[k].annotation is int else Bounds()
+            bounds = Bounds(low=1 if k in LIMITS else None)
             check_value(f"{prefix}{name}: {k}", x, known[k].annotation, bounds)
         own = {k: _as_default(x, getattr(default, k)) for k, x in given.items()}
         with packages.first_steps(f"{prefix}{name}", parameters.items()), packages.by_convention(world):
