@@ -127,11 +127,9 @@ def _robots(name: str, folder: str) -> Iterator[None]:
     module = import_suite(PREFIX, "mujoco_playground._src.mjx_env")
     before = module.MENAGERIE_PATH
     if _needs_robots(name) and found is None and (named or not before.exists()):
-        raise ShoalError(
-            f"{PREFIX}{name}: {next(iter(named))} is not a folder of robots; {_WHICH}"
-            if named
-            else f"{PREFIX}{name} needs robots of MuJoCo's menagerie; {_WHICH}"
-        )
+        first = next(iter(named), "")
+        wrong = f": {first} is not a folder of robots" if named else " needs robots of MuJoCo's menagerie"
+        raise ShoalError(f"{PREFIX}{name}{wrong}; {_WHICH}")
     module.MENAGERIE_PATH = before if found is None else import_suite(PREFIX, "etils.epath").Path(found)
     try:
         yield
