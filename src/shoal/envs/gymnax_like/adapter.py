@@ -158,7 +158,7 @@ def adapted(world: Any) -> Environment:
         raise ShoalError(
             f"{type(world).__name__} has other parameters than the pair's; give those that `gymnax.make` gives"
         )
-    limit, made = _limit(world, params), _environment(world, params)
+    limit, made = _limit(world, params), _environment(world, params, {})
     return made if limit is None else TimeLimit(made, limit)
 
 
@@ -176,11 +176,12 @@ def _require_bare(name: str, world: Any) -> None:
         )
 
 
-def _environment(world: Any, params: Any) -> Environment:
-    """Make the environment of an object, with its own limit out of reach."""
+def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environment:
+    """Make the environment of an object from its parameters and changes of them, with its own limit out of reach."""
+    if (name := _limit_name(params)) and not observes_time(world):
+        changes = {**changes, name: MAX_COUNT}
     with packages.by_convention(world):
-        if (name := _limit_name(params)) and not observes_time(world):
-            params = params.replace(**{name: MAX_COUNT})
+        params = params.replace(**changes) if changes else params
         # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
         params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
         action_space = _spaces(world, _known(world, params))[1]
@@ -238,8 +239,8 @@ def constructor_of(prefix: str, name: str) -> Callable[..., Environment]:
             bounds = Bounds(low=1 if k in LIMITS else None)
             check_value(f"{prefix}{name}: {k}", x, known[k].annotation, bounds)
         own = {k: _as_default(x, getattr(default, k)) for k, x in given.items()}
-        with packages.first_steps(f"{prefix}{name}", parameters.items()), packages.by_convention(world):
-            return _environment(world, world.default_params.replace(**own) if own else world.default_params)
+        with packages.first_steps(f"{prefix}{name}", parameters.items()):
+            return _environment(world, world.default_params, own)
 
     with packages.by_convention(usual):
         names = [x.name for x in dataclasses.fields(default) if x.name not in LIMITS or observes_time(usual)]

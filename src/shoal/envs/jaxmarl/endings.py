@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from shoal.envs.suites.packages import classes_of
 from shoal.types import Array
 
 
@@ -45,8 +46,7 @@ class Rule(NamedTuple):
 
 def rule_of(world: Any) -> Rule:
     """Return the rule of a world's class, or of the nearest class that it inherits from."""
-    classes = [cls.__name__ for cls in type(world).__mro__ if cls.__module__.startswith("jaxmarl.")]
-    return next((RULES[name] for name in classes if name in RULES), Rule(_other_ends))
+    return next((RULES[x] for x in classes_of(type(world), "jaxmarl") if x in RULES), Rule(_other_ends))
 
 
 def battle(state: Any) -> Any:

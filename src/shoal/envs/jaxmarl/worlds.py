@@ -13,7 +13,7 @@ from typing import Any
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
 from shoal.envs.suites.conversion import require_interface, subject_of
-from shoal.envs.suites.packages import cannot_be_made, import_suite, is_one_of, undisturbed
+from shoal.envs.suites.packages import cannot_be_made, classes_of, import_suite, is_one_of, undisturbed
 from shoal.envs.suites.static_values import from_static, to_static
 
 PREFIX = "jaxmarl/"
@@ -83,7 +83,7 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     own = inspect.signature(constructor).parameters
     passed_on: Mapping[str, inspect.Parameter] = {}
     if any(x.kind is inspect.Parameter.VAR_KEYWORD for x in own.values()):
-        bases = [base.__name__ for base in getattr(constructor, "__mro__", ())[1:]]
+        bases = classes_of(constructor, "jaxmarl")
         if "EnemySMAX" in bases:
             passed_on = inspect.signature(_package().SMAX).parameters
         elif "SimpleMPE" in bases:
@@ -142,8 +142,7 @@ def require_bare(name: str, world: Any) -> None:
     require_interface(name, world, "agents", "reset", "step_env", "observation_space", "action_space")
     if is_one_of(world, "jaxmarl", ("JaxMARLWrapper",)):
         raise ShoalError(
-            f"{subject_of(name, world)} is one of JaxMARL's wrappers; give the environment inside it, which is its "
-            "attribute `_env`"
+            f"{subject_of(name, world)} is one of JaxMARL's wrappers; give the environment inside it, its `_env`"
         )
 
 

@@ -46,9 +46,14 @@ def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     )
 
 
+def classes_of(maker: Any, package: str) -> list[str]:
+    """Return the names of a package's classes among a class and those that it inherits from; none of a function."""
+    return [x.__name__ for x in getattr(maker, "__mro__", ()) if x.__module__.startswith(f"{package}.")]
+
+
 def is_one_of(world: Any, package: str, classes: Iterable[str]) -> bool:
     """Report whether an object is of one of a package's classes, or of a class that inherits from one."""
-    return any(x.__name__ in classes and x.__module__.startswith(f"{package}.") for x in type(world).__mro__)
+    return not set(classes).isdisjoint(classes_of(type(world), package))
 
 
 def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
