@@ -381,7 +381,6 @@ def check(
     max_steps: int = 10_000,
     seed: int = 0,
     ignore: Iterable[str] = (),
-    seconds: float = 60.0,
     progress: bool = False,
     environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
@@ -393,8 +392,7 @@ def check(
       steps: the number of random steps of each in one block.
       max_steps: the number of random steps after which an episode counts as one that never ends.
       ignore: rules that are broken on purpose, such as "key-ignored" for a deterministic environment.
-      seconds: the limit of one part of the check, such as tracing reset, after which it is stopped with a
-        finding; above 0.
+      progress: names a part that takes more than 5 seconds on standard error.
       environment_parameters: those parameters of the environment whose names are also arguments here.
     Returns:
       the findings, one sentence each; an empty list if there are none.
@@ -419,6 +417,5 @@ def check(
         max_steps=max_steps,
         seed=seed,
         ignore=ignore,
-        seconds=seconds,
         progress=progress,
     )

@@ -6,7 +6,6 @@ a false alarm of the checker.
 
 import random
 import sys
-import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -470,54 +469,6 @@ class Timed(Walk):
         last = timestep.last | self.over(clock)
         timestep = timestep._replace(last=last, discount=1 - last.astype(jnp.float32))
         return {"walk": walk, "clock": clock}, timestep
-
-
-@breaks("truncation", words=("the clock `clock` of the state alone", "after 6 steps"))
-class DoublingClock(Timed):
-    def begin(self):
-        return jnp.ones((), jnp.int32)
-
-    def tick(self, clock):
-        return clock * 2
-
-    def over(self, clock):
-        return clock == 64
-
-
-@breaks("truncation", words=("the clock `clock`", "after 24 steps"))
-class DoublingClockOverflows(DoublingClock):
-    """Few random episodes get so far, and soon after it the product is 0 again."""
-
-    def over(self, clock):
-        return clock >= 2**24
-
-
-@breaks("truncation", words=("the clock `clock`", "after 2301 steps"))
-class DecayingClock(Timed):
-    """No random episode gets as far as the limit."""
-
-    def begin(self):
-        return jnp.ones(())
-
-    def tick(self, clock):
-        return clock * 0.998
-
-    def over(self, clock):
-        return clock < 0.01
-
-
-@breaks("truncation", words=("the clock `clock`", "after 9 steps"))
-class ShiftingClock(Timed):
-    """A single True moves through a row of flags."""
-
-    def begin(self):
-        return jnp.arange(10) == 0
-
-    def tick(self, clock):
-        return jnp.roll(clock, 1)
-
-    def over(self, clock):
-        return clock[-1]
 
 
 @breaks("truncation", words=("the counter `clock`", "after 30 steps"))
@@ -1164,35 +1115,3 @@ class CallbackRaises(Walk):
         shape = jax.ShapeDtypeStruct((), jnp.float32)
         position = jax.pure_callback(fail, shape, state.position, vmap_method="expand_dims")
         return Walk.step(self, state._replace(position=position), action, key)
-
-
-# --- What takes too long --------------------------------------------------------------------------
-
-SLOW = ("too-slow", "not-checked")
-
-
-@breaks(*SLOW, words=("tracing reset had not ended after 2 seconds",), seconds=2)
-class SleepsInReset(Walk):
-    def reset(self, key):
-        time.sleep(15)
-        return Walk.reset(self, key)
-
-
-@breaks(*SLOW, words=("tracing step had not ended after 2 seconds",), seconds=2)
-class LoopsInStep(Walk):
-    def step(self, state, action, key):
-        while True:
-            pass
-
-
-@breaks(*SLOW, words=("running reset of 16 environments had not ended after 10 seconds",), seconds=10)
-class SleepsInACallback(Walk):
-    def reset(self, key):
-        def slow(x):
-            time.sleep(30)
-            return x
-
-        state, timestep = Walk.reset(self, key)
-        shape = jax.ShapeDtypeStruct((), jnp.float32)
-        position = jax.pure_callback(slow, shape, state.position, vmap_method="expand_dims")
-        return state._replace(position=position), timestep

@@ -27,10 +27,6 @@ class CheckFlags:
     """Sets the seed of all keys and actions."""
     ignore: tuple[str, ...] = ()
     """Skips these rules, which the environment breaks on purpose, such as key-ignored for a deterministic one."""
-    seconds: float = 60.0
-    """Stops a part of the check, such as tracing reset or running it, with a finding after this many seconds.
-    A part that takes more than 5 seconds is named on standard error.
-    """
 
 
 def main(arguments: Sequence[str]) -> int:

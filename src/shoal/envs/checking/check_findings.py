@@ -44,7 +44,6 @@ RULES = {
     "in-place": "a state, an action or an array is changed in place",
     "key-ignored": "all keys give the same episode, or random numbers that should come from a key do not",
     "action-ignored": "no action changes anything",
-    "too-slow": "reset, step, or tracing or compiling them took longer than the check may",
     "not-checked": "checks that were left out because of an earlier finding",
 }
 

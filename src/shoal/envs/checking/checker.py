@@ -33,7 +33,7 @@ from shoal.envs.checking.check_static import (
     check_space,
     check_summaries,
 )
-from shoal.envs.checking.check_time import Activity, run_with_time_limit
+from shoal.envs.checking.check_time import Activity, reported_activity
 from shoal.envs.checking.check_traces import (
     Traces,
     check_as_argument,
@@ -55,14 +55,11 @@ def check(
     max_steps: int = 10_000,
     seed: int = 0,
     ignore: Iterable[str] = (),
-    seconds: float = 60.0,
     progress: bool = False,
 ) -> list[Finding]:
     """Look for errors in an environment; the arguments are those of `shoal.check`.
 
-    Never raises because of the environment: an error inside it becomes a finding, and so does an activity
-    that takes too long. The checks run in a thread of their own, which is abandoned where one of them takes
-    too long (see `check_time`). With `seconds=math.inf` and no progress they run in the caller's thread.
+    Never raises because of the environment: an error inside it becomes a finding.
 
     Returns:
       the findings, in the order of the checks; an empty list if there are none.
@@ -71,13 +68,9 @@ def check(
     """
     ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
     _check_arguments(keys, steps, max_steps, ignore)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ShoalError(f"seconds={seconds!r} is not a duration; a number above 0 would be right")
-
-    def work(activity: Activity) -> Iterator[Finding]:
-        return _all_findings(env, Sizes(keys, steps, max_steps), jax.random.key(seed), activity)
-
-    findings = limit_findings(run_with_time_limit(work, seconds, progress))
+    with reported_activity(progress) as activity:
+        sizes = Sizes(keys, steps, max_steps)
+        findings = limit_findings(list(_all_findings(env, sizes, jax.random.key(seed), activity)))
     return [finding for finding in findings if finding.rule not in ignore]
 
 
