@@ -225,8 +225,8 @@ def _check_noise(network: Any, name: str) -> None:
             place = f" in {path_name(path)!r}" if path else ""
             raise ShoalError(
                 f"{name} has noisy layers (a {type(part).__name__}{place}) without a method sample(key), which returns "
-                "the layer with one draw of its noise, as that of shoal.nets.noisy.NoisyMLP does; policy and value are "
-                "given no key."
+                "the layer with one draw of its noise, as that of shoal.nets.noisy.NoisyMLP does; its "
+                "methods are given no key."
             )
 
 
