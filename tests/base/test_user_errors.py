@@ -216,15 +216,15 @@ NETWORKS = {
     ),
     "no distribution": (
         "def policy(self, observation, action_mask=None):\n    pass",
-        "network Mine has a policy that returns a NoneType without the method 'sample'",
+        "network Mine: 'policy' gives a NoneType without the method 'sample'",
     ),
     "values of another shape": (
         "def value(self, observation):\n    return self.critic_mlp(observation)",
-        "network Mine gives values of shape",
+        "network Mine: 'value' gives values of float32[3, 2, 1]; they must be float32[3, 2], one for each",
     ),
     "whole values": (
         "def value(self, observation):\n    return self.critic_mlp(observation)[..., 0].astype(int)",
-        "network Mine gives values of int32; they must be floats",
+        "network Mine: 'value' gives values of int32[3, 2]; they must be float32",
     ),
 }
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import pytest
@@ -216,12 +217,21 @@ def test_the_fields_of_a_network_are_settings(network):
         (3, "network=3 is neither module:Name, nor a class, nor a network's settings"),
         (f"{__name__}:NoStruct", "is a dataclass, but not a network's settings: decorate it with"),
         (RunConfig(), "is a dataclass, but not a network"),
+        (
+            flax.linen.Dense,
+            "flax.linen.linear:Dense' is a module of flax.linen, .*nnx.Module, built as Class.spec, key=key",
+        ),
+        (flax.linen.Dense(3), "flax.linen.linear:Dense' is a module of flax.linen"),
         ("nowhere:Net", "there is no module 'nowhere'"),
     ],
 )
-def test_what_is_no_network_is_refused(network, message):
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_what_is_no_network_is_refused(network, message, algorithm):
     with pytest.raises(ShoalError, match=message):
-        with_settings(PPOConfig(), network=network)
+        with_settings(config_class(algorithm)(), network=network)
+    if isinstance(network, type):
+        with pytest.raises(ShoalError, match=message.replace("spec", "space")):
+            with_settings(config_class(algorithm)(), encoder=network)
 
 
 def test_a_name_in_the_place_of_a_struct_is_refused():

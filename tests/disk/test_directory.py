@@ -87,6 +87,13 @@ def test_opening_what_is_no_run(run, tmp_path):
     assert RunDirectory.open(str(run.path)) == run
     with pytest.raises(ShoalError, match=r"'.*rum'; did you mean '.*run'\?$"):
         RunDirectory.open(tmp_path / "rum")
+    (run.path / "checkpoints").mkdir(exist_ok=True)
+    for name in ("best.safetensors", "checkpoints/384.safetensors"):
+        (run.path / name).touch()
+        with pytest.raises(
+            ShoalError, match=rf"{name}' is a file of a run; give the run's directory, '{run.path}'\.$"
+        ):
+            RunDirectory.open(run.path / name)
     with pytest.raises(ShoalError, match=r"is not a run directory: it has no config\.json\.$"):
         RunDirectory.open(tmp_path)
     with pytest.raises(ShoalError, match=r"there is no run directory '/nowhere/at/all'\.$"):

@@ -104,7 +104,6 @@ def with_space(name: str, words: Any, **spaces: Any) -> None:
 
 with_space("DiscreteZero", "action_space is Discrete(0)", action_space=Discrete(0))
 with_space("DiscreteNegative", "Discrete(-3)", action_space=Discrete(-3))
-with_space("DiscreteFloat", "Discrete(2.5)", action_space=Discrete(2.5))
 with_space("DiscreteHuge", "at most 2147483647", action_space=Discrete(2**40))
 with_space("MultiDiscreteEmpty", "MultiDiscrete(())", action_space=MultiDiscrete(()))
 with_space("MultiDiscreteZero", "action_space.nvec[1] is 0", action_space=MultiDiscrete((3, 0)))

@@ -1,6 +1,7 @@
 """Environments as a run writes them down, and made again from that."""
 
 import dataclasses
+import importlib
 import json
 import math
 from typing import Any, NamedTuple
@@ -271,3 +272,35 @@ def test_the_same_is_of_one_structure_with_equal_leaves():
         (jax.random.key(0), 3),
     ):
         assert not trees_equal(one, other)
+
+
+def object_of(package):
+    """An object of a package of environments."""
+    module = pytest.importorskip(package)
+    if package == "brax":
+        return importlib.import_module("brax.envs").get_environment("fast")
+    return module.make({"gymnax": "Catch-bsuite", "jumanji": "Snake-v1", "jaxmarl": "MPE_simple_v3"}[package])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages' own code
+@pytest.mark.parametrize("package", ["brax", "gymnax", "jumanji", "jaxmarl"])
+def test_an_adapted_object_has_the_name_of_its_own_class(package):
+    given = object_of(package)
+    own = type(given[0] if isinstance(given, tuple) else given)
+    mine = type("Mine", (own,), {"__module__": "my_module"})
+    world = given[0] if isinstance(given, tuple) else given
+    world.__class__ = mine
+    description = describe(registry.adapted(given))
+    assert description.name == f"{package}/my_module:Mine"
+    with pytest.raises(
+        ShoalError, match=r"my_module:Mine cannot be made again, since it is an object that was given"
+    ):
+        rebuild(description_to_json(description), {})
+
+
+def test_an_environment_of_jaxmarl_that_a_name_made_has_that_name():
+    pytest.importorskip("jaxmarl")
+    env = make("jaxmarl/MPE_simple_spread_v3", num_agents=2, team_return="sum")
+    description = describe(env)
+    assert description.name == "jaxmarl/MPE_simple_spread_v3" and not description.gaps
+    assert rebuild(description_to_json(description), {})[0] == env

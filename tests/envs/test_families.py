@@ -2,19 +2,23 @@
 
 import importlib
 import inspect
+import itertools
 import re
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
-from shoal.envs.registry import make
+from shoal.envs.registry import adapted, make
+from shoal.envs.suites.conversion import converted
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import import_suite
+from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 KEY = jax.random.key(0)
 # Names that an adapter does not offer: of interfaces of their own, or that need a further package.
@@ -146,3 +150,157 @@ def test_a_state_is_not_taken_for_an_environment(package):
             ShoalError, match=rf"environment=.* is of type {type(value).__name__}; give an environment"
         ):
             shoal.train(value, total_steps=1)
+
+
+# The real spaces of the packages: the call that makes one, and Shoal's space of the same elements.
+WHOLE = {
+    "gymnasium.spaces": {
+        "Discrete(3)": Discrete(3),
+        "Discrete(3, start=-1)": Discrete(3),
+        "MultiBinary(3)": MultiDiscrete([2, 2, 2]),
+        "MultiBinary((2, 1))": MultiDiscrete([2, 2]),
+        "MultiDiscrete([2, 3])": MultiDiscrete([2, 3]),
+        "MultiDiscrete([2, 3], start=[1, -2], dtype=np.int8)": MultiDiscrete([2, 3]),
+        "MultiDiscrete(np.asarray([[2], [4]]))": MultiDiscrete([2, 4]),
+        "MultiDiscrete([3], start=[2])": Discrete(3),
+    },
+    "gymnax.environments.spaces": {"Discrete(3)": Discrete(3)},
+    "jaxmarl.environments.spaces": {
+        "Discrete(3)": Discrete(3),
+        "MultiDiscrete([2, 3])": MultiDiscrete([2, 3]),
+    },
+    "jumanji.specs": {
+        "DiscreteArray(3, np.int8)": Discrete(3),
+        "MultiDiscreteArray(np.asarray([2, 3]))": MultiDiscrete([2, 3]),
+        "MultiDiscreteArray(np.asarray([[2], [3]]))": MultiDiscrete([2, 3]),
+        "MultiDiscreteArray(np.asarray([4]))": Discrete(4),
+    },
+}
+OTHERS = [
+    ("gymnasium.spaces", "Box(-1, np.inf, (2,), np.float64)", Box(-1, np.inf, (2,))),
+    ("gymnasium.spaces", "Box(0, 255, (2, 2), np.uint8)", Box(0, 255, (2, 2), np.uint8)),
+    ("gymnasium.spaces", "Dict(b=m.Discrete(3, start=4), a=m.Dict(x=m.MultiBinary(2)))",
+     Dict({"b": Discrete(3), "a": Dict({"x": MultiDiscrete([2, 2])})})),
+    ("gymnax.environments.spaces", "Box(0, 1e9, (2,), jnp.uint8)", Box(0, 255, (2,), np.uint8)),
+    ("jaxmarl.environments.spaces", "Dict({'a': m.Discrete(3)})", Dict({"a": Discrete(3)})),
+    ("jaxmarl.environments.spaces", "Box(0, jnp.ones(2), (2,))", Box(0, 1, (2,))),
+    ("jumanji.specs", "BoundedArray((2,), float, -1, 1)", Box(-1, 1, (2,))),
+    ("jumanji.specs", "Array((2,), float)", Box(-np.inf, np.inf, (2,))),
+]  # fmt: skip
+
+
+def space_in(package, call):
+    """A space of a package, whose module is `m` in the call."""
+    pytest.importorskip(package.partition(".")[0])
+    module = importlib.import_module(package)
+    return eval(f"m.{call}", {"m": module, "np": np, "jnp": jnp})
+
+
+def has(space, element):
+    """Whether an element is in a space, as its package says."""
+    if not hasattr(space, "validate"):
+        return bool(space.contains(element))
+    try:
+        return space.validate(jnp.asarray(element)) is not None
+    except ValueError:
+        return False
+
+
+def elements_of(space):
+    """All elements of a small space of Shoal's."""
+    parts = [range(n) for n in getattr(space, "nvec", (getattr(space, "n", 0),))]
+    return [jnp.asarray(x, jnp.int32).reshape(space.shape) for x in itertools.product(*parts)]
+
+
+@pytest.mark.parametrize(("package", "call"), [(x, call) for x, calls in WHOLE.items() for call in calls])
+def test_an_agent_plays_all_elements_of_a_space_and_no_others(package, call):
+    space = space_in(package, call)
+    made = converted(space)
+    assert made.space == WHOLE[package][call] and hash(made) == hash(converted(space_in(package, call)))
+    own = [made.to_package(x) for x in elements_of(made.space)]
+    assert {x.dtype for x in own} == {jax.dtypes.canonicalize_dtype(space.dtype)}
+    # Independently of Shoal: whatever the package admits among all arrays of small numbers of the shape.
+    grid = itertools.product(range(-3, 7), repeat=int(np.prod(space.shape)))
+    arrays = [np.asarray(x, own[0].dtype).reshape(space.shape) for x in grid]
+    assert {x.tobytes() for x in map(np.asarray, own)} == {x.tobytes() for x in arrays if has(space, x)}
+    back = [np.asarray(made.to_shoal(x)) for x in own]
+    np.testing.assert_array_equal(back, elements_of(made.space))
+
+
+@pytest.mark.parametrize(("package", "call", "space"), OTHERS)
+def test_spaces_of_arrays_and_of_parts(package, call, space):
+    own = space_in(package, call)
+    made = converted(own)
+    assert made.space == space
+    element = made.to_package(space.sample(KEY))
+    assert has(own, jax.tree.map(np.asarray, element)) and space.contains(made.to_shoal(element))
+
+
+def test_the_shape_of_an_observation_is_that_which_is_made():
+    element = jax.ShapeDtypeStruct((4,), np.int8)
+    assert converted(space_in("gymnax.environments.spaces", "Box(0, 1, 7)"), element).space == Box(0, 1, (4,))
+    bits = converted(space_in("gymnasium.spaces", "MultiBinary(4)"), element)
+    assert bits.space == Box(0, 1, (4,), np.int8) and bits.space.contains(bits.to_shoal(np.ones(4, bool)))
+
+
+@pytest.mark.parametrize(
+    "call", ["Tuple([m.Discrete(2)])", "Text(3)", "Sequence(m.Discrete(2))", "OneOf([m.Discrete(2)])"]
+)
+def test_a_space_that_shoal_has_not_is_one_sentence(call):
+    name = call.partition("(")[0]
+    with pytest.raises(
+        ShoalError, match=f"^a space of the class {name} has no equal in Shoal, which has Discrete"
+    ):
+        converted(space_in("gymnasium.spaces", call))
+
+
+def echo(action_space, observation_space):
+    """A world of gymnax's convention that shows the action that it was given."""
+    cartpole = importlib.import_module("gymnax.environments.classic_control.cartpole").CartPole
+
+    def step(self, key, state, action, params):
+        return action, state, 0.0, jnp.asarray(False), {}
+
+    members = {
+        "action_space": lambda self, params=None: action_space,
+        "observation_space": lambda self, params=None: observation_space,
+        "reset_env": lambda self, key, params: (
+            jnp.asarray(observation_space.sample()),
+            cartpole.reset_env(self, key, params)[1],
+        ),
+        "step_env": step,
+    }
+    return type("Echo", (cartpole,), members)()
+
+
+@pytest.mark.parametrize(
+    "call", ["Discrete(3, start=-1)", "MultiDiscrete([2, 3], start=[1, -2])", "MultiBinary(2)"]
+)
+def test_actions_and_observations_of_a_world_are_those_of_its_own_spaces(call):
+    pytest.importorskip("gymnax")
+    space = space_in("gymnasium.spaces", call)
+    env = adapted(echo(space, space))
+    state, timestep = env.reset(KEY)
+    assert env.observation_space.contains(timestep.observation)
+    for action in elements_of(env.action_space):
+        shown = env.step(state, action, KEY)[1].observation  # Shoal's again, from 0
+        assert env.observation_space.contains(shown) and jnp.array_equal(shown, action)
+
+
+def test_each_agent_of_a_world_has_its_own_first_action():
+    pytest.importorskip("jaxmarl")
+    simple = importlib.import_module("jaxmarl.environments.mpe.simple_spread").SimpleSpreadMPE
+    gym = importlib.import_module("gymnasium.spaces")
+    spaces = {f"agent_{i}": gym.Discrete(3 + i, start=-i) for i in range(3)}
+    members = {
+        "action_space": lambda self, agent: spaces[agent],
+        "step_env": lambda self, key, state, actions: (
+            *simple.step_env(self, key, state, actions)[:4],
+            actions,
+        ),
+    }
+    env = adapted(type("Own", (simple,), members)())
+    assert env.action_space == Discrete(5)
+    state, _ = env.reset(KEY)
+    _, timestep = env.step(state, jnp.asarray([2, 3, 4]), KEY)
+    assert {k: int(x) for k, x in timestep.info.items()} == {"agent_0": 2, "agent_1": 2, "agent_2": 2}

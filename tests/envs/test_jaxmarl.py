@@ -23,7 +23,6 @@ from shoal.envs.jaxmarl import conversion, endings, worlds
 from shoal.envs.jaxmarl.adapter import JaxMARL
 from shoal.envs.registry import adapted
 from shoal.envs.suites import packages
-from shoal.envs.suites.conversion import space_of
 from shoal.envs.suites.families import FAMILIES
 from shoal.types import spec_of
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -410,16 +409,6 @@ def test_the_widest_space_holds_all():
     assert conversion.widest([Box(0, 1, (2, 2)), Box(0, 1, (3, 2))]) is None
     assert conversion.widest([Box(0, 1, (2,)), Discrete(2)]) is None
     assert conversion.widest([MultiDiscrete([2, 2])] * 2) == MultiDiscrete([2, 2])
-
-
-def test_spaces_are_converted_by_their_attributes():
-    box = SimpleNamespace(low=0, high=1e9, shape=7, dtype=np.uint8)
-    element = jax.ShapeDtypeStruct((4,), np.int8)
-    assert space_of(box, element) == Box(0, 255, (4,), np.uint8)
-    assert space_of({"a": SimpleNamespace(n=3)}) == Dict({"a": Discrete(3)})
-    assert space_of(SimpleNamespace(num_categories=jnp.asarray([2, 3]))) == MultiDiscrete([2, 3])
-    with pytest.raises(ShoalError, match=r"SimpleNamespace has no equal in Shoal"):
-        space_of(SimpleNamespace())
 
 
 def test_roles_are_of_equal_spaces_and_names():

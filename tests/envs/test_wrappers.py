@@ -112,6 +112,16 @@ def test_time_limit(limit, ending, seed):
     assert limited.truncated[limit] != plain.terminated[limit]
 
 
+@pytest.mark.parametrize("between", [lambda env: env, lambda env: RewardScale(FrameStack(env, 2), 0.5)])
+@pytest.mark.parametrize(("inside", "outside"), [(5, 9), (9, 5)])
+def test_of_two_time_limits_the_smaller_one_is_declared_and_kept(between, inside, outside):
+    env = TimeLimit(between(TimeLimit(Counter(jnp.float32(0.0)), inside)), outside)
+    assert env.max_steps == 5
+    last = np.asarray(episode(env, jax.random.key(0), 9).last)
+    assert np.flatnonzero(last)[0] == env.max_steps
+    assert TimeLimit(make("CartPole-v1"), 1000) == make("CartPole-v1")
+
+
 def test_frame_stack_shows_the_last_observations_oldest_first():
     stacked = np.asarray(episode(FrameStack(Counter(), 3), jax.random.key(0), 6).observation)
     expected = [[max(t - 2, 0), max(t - 1, 0), t] for t in range(7)]

@@ -1,10 +1,11 @@
-"""Deliberately broken networks, each named in one sentence."""
+"""Deliberately broken networks, each named in one sentence, as actor-critics and as networks of action values."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+import shoal
 from shoal.base.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.mlp import MLP
@@ -18,10 +19,13 @@ SPEC = EnvSpec(Box(-1.0, 1.0, (3,)), Discrete(2))
 
 
 class Good(nnx.Module):
+    """An actor-critic and a network of action values at once."""
+
     def __init__(self, spec, *, key):
+        size = spec.observation_space.shape[0] if isinstance(spec.observation_space, Box) else 3
         actor_key, critic_key = jax.random.split(key)
-        self.actor_mlp = MLP(3, (4,), 2, key=actor_key)
-        self.critic_mlp = MLP(3, (4,), 1, key=critic_key)
+        self.actor_mlp = MLP(size, (4,), 2, key=actor_key)
+        self.critic_mlp = MLP(size, (4,), 1, key=critic_key)
 
     def policy(self, observation, action_mask=None):
         return Categorical(self.actor_mlp(observation))
@@ -29,13 +33,16 @@ class Good(nnx.Module):
     def value(self, observation):
         return self.critic_mlp(observation)[..., 0]
 
+    def values(self, observation):
+        return self.actor_mlp(observation)
+
 
 class NoKey(Good):
     def __init__(self, spec):
         super().__init__(spec, key=jax.random.key(0))
 
 
-class NoValue(nnx.Module):
+class NoMethods(nnx.Module):
     def __init__(self, spec, *, key):
         self.mlp = MLP(3, (4,), 2, key=key)
 
@@ -46,12 +53,7 @@ class NoValue(nnx.Module):
 class NoPytree:
     def __init__(self, spec, *, key):
         self.good = Good(spec, key=key)
-
-    def policy(self, observation, action_mask=None):
-        return self.good.policy(observation)
-
-    def value(self, observation):
-        return self.good.value(observation)
+        self.policy, self.value, self.values = self.good.policy, self.good.value, self.good.values
 
 
 class WithLambda(Good):
@@ -71,13 +73,47 @@ class BareArray(Good):
         super().__init__(spec, key=key)
         self.offset = jax.random.normal(key, (1,))
 
-    def value(self, observation):
-        return super().value(observation) + self.offset[0]
 
-
-class ValueWithAxis(Good):
+class ExtraAxis(Good):
     def value(self, observation):
         return self.critic_mlp(observation)
+
+    def values(self, observation):
+        return self.actor_mlp(observation)[..., None]
+
+
+class Halved(Good):
+    """Outputs in half precision."""
+
+    def value(self, observation):
+        return super().value(observation).astype(jnp.bfloat16)
+
+    def values(self, observation):
+        return self.actor_mlp(observation).astype(jnp.bfloat16)
+
+
+class Swapped(Good):
+    """A distribution of actions where values are wanted."""
+
+    def value(self, observation):
+        return self.policy(observation)
+
+    values = value
+
+
+class Unsummed(Categorical):
+    def log_prob(self, action):
+        return super().log_prob(action)[..., None]
+
+
+class UnsummedPolicy(Good):
+    def policy(self, observation, action_mask=None):
+        return Unsummed(self.actor_mlp(observation))
+
+
+class NumbersAsPolicy(Good):
+    def policy(self, observation, action_mask=None):
+        return self.actor_mlp(observation)
 
 
 class WrongAction(Good):
@@ -90,8 +126,8 @@ class KeyedLayer(nnx.Module):
 
     noisy = True
 
-    def __init__(self, key):
-        self.mlp = NoisyMLP(3, (4,), 2, key=key).mean
+    def __init__(self, size, key):
+        self.mlp = MLP(size, (4,), 2, key=key)
 
     def __call__(self, x, key=None):
         return self.mlp(x)
@@ -100,7 +136,7 @@ class KeyedLayer(nnx.Module):
 class Noisy(Good):
     def __init__(self, spec, *, key):
         super().__init__(spec, key=key)
-        self.actor_mlp = KeyedLayer(key)
+        self.actor_mlp = KeyedLayer(spec.observation_space.shape[0], key)
 
 
 class NoisyByKey(Good):
@@ -109,26 +145,88 @@ class NoisyByKey(Good):
         self.actor_mlp = NoisyMLP(3, (4,), 2, key=key)
 
 
-@pytest.mark.parametrize(
-    "broken, message",
-    [
-        (NoKey, r"NoKey cannot be built as NoKey\(spec, key=key\)"),
-        (NoValue, r"NoValue lacks the method 'value'"),
-        (NoPytree, r"NoPytree is a pytree without arrays"),
-        (WithLambda, r"WithLambda has another tree structure at each construction"),
-        (WithKey, r"WithKey holds a leaf of key"),
-        (BareArray, r"BareArray loses 'offset' .* nnx.Param"),
-        (ValueWithAxis, r"ValueWithAxis gives values of shape \(3, 2, 1\) .* must be \(3, 2\)"),
-        (
-            Noisy,
-            r"Noisy has noisy layers \(a KeyedLayer in 'actor_mlp'\) without a method sample\(key\), which returns",
-        ),
-        (WrongAction, r"WrongAction has a policy whose samples are of shape .* must be \(3, 2\)"),
-    ],
-)
-def test_broken_networks_are_named(broken, message):
-    with pytest.raises(ShoalError, match=message):
-        check_network(broken, SPEC)
+class Remembers(Good):
+    """The sum of an episode's observations; `of_action_values` says of which family it is."""
+
+    has_memory, previous_action, previous_reward = True, False, False
+    of_action_values = False
+
+    def initial(self, batch_shape):
+        return jnp.zeros((*batch_shape, self.actor_mlp.in_features))
+
+    def cleared(self, memory, first):
+        return jnp.where(first[:, None], 0.0, memory)
+
+    def apply(self, memory, inputs, first):
+        def step(memory, x):
+            memory = self.cleared(memory, x[1]) + x[0]
+            return memory, memory
+
+        memory, sums = jax.lax.scan(step, memory, (inputs.observation, first))
+        output = self.values(sums) if self.of_action_values else (self.policy(sums), self.value(sums))
+        return memory, output
+
+
+class IgnoresFirst(Remembers):
+    def cleared(self, memory, first):
+        return memory
+
+
+class HalvedMemory(Halved, Remembers):
+    pass
+
+
+class SwappedMemory(Swapped, Remembers):
+    pass
+
+
+class NoMemoryDeclared(Remembers):
+    has_memory = False
+
+
+BROKEN = {  # what is said of either family
+    NoKey: r"cannot be built as NoKey\(spec, key=key\)",
+    NoMethods: r"lacks the method 'values?'; it needs",
+    NoPytree: r"is a pytree without arrays",
+    WithLambda: r"has another tree structure at each construction",
+    WithKey: r"holds a leaf of key",
+    BareArray: r"loses 'offset' .* nnx.Param",
+    Noisy: r"has noisy layers \(a KeyedLayer in 'actor_mlp'\) without a method sample\(key\), which returns",
+    ExtraAxis: r"'values?' gives values of float32\[3, 2(, 2)?, 1\]; they must be float32\[3, 2(, 2)?\], one for each",
+    Halved: r"'values?' gives values of bfloat16\[3, 2(, 2)?\]; they must be float32",
+    Swapped: r"'values?' gives values of the type Categorical; they must be float32",
+    IgnoresFirst: r"does not clear its memory where an episode begins: 'apply'",
+    HalvedMemory: r"'apply' gives values of bfloat16\[6, 2(, 2)?\]; they must be float32",
+    SwappedMemory: r"'apply' gives values of the type Categorical; they must be float32",
+    NoMemoryDeclared: r"has sequence modules \(apply\), and does not declare a memory: write has_memory = True",
+}
+OF_POLICIES = {
+    UnsummedPolicy: r"'policy' gives log-probabilities of float32\[3, 2, 1\]; they must be float32\[3, 2\]",
+    NumbersAsPolicy: r"'policy' gives a \w+ without the method 'sample'; it must be a distribution",
+    WrongAction: r"'policy' samples actions of float32\[3, 2, 2\]; their shape must be \(3, 2\)",
+}
+CASES = [(x, kind) for x in BROKEN for kind in (False, True)] + [(x, False) for x in OF_POLICIES]
+
+
+def of_family(network, of_action_values):
+    """The class as one of a family, by the same name."""
+    return type(network.__name__, (network,), {"of_action_values": of_action_values})
+
+
+@pytest.mark.parametrize(("broken", "of_action_values"), CASES)
+def test_broken_networks_are_named(broken, of_action_values):
+    sentence = (BROKEN | OF_POLICIES)[broken]
+    with pytest.raises(ShoalError, match=f"network {broken.__name__}:? {sentence}"):
+        check_network(of_family(broken, of_action_values), SPEC, of_action_values=of_action_values)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "pqn"])
+@pytest.mark.parametrize("broken", [Halved, Noisy, IgnoresFirst])
+def test_each_algorithm_refuses_them_before_it_makes_anything(algorithm, broken, tmp_path):
+    network = of_family(broken, algorithm != "ppo")
+    with pytest.raises(ShoalError, match=BROKEN[broken]):
+        shoal.train("CartPole-v1", algorithm=algorithm, network=network, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -143,5 +241,6 @@ def test_sound_networks_pass(spec):
     check_network(ActorCritic, spec)
 
     if spec is SPEC:
-        check_network(Good, spec)
-        check_network(NoisyByKey, spec)
+        for sound in (Good, NoisyByKey, Remembers):
+            for kind in (False, True):
+                check_network(of_family(sound, kind), spec, of_action_values=kind)

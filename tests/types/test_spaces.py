@@ -272,6 +272,9 @@ WRONG = {
         "MultiDiscrete([2.7, 3]) has no numbers of values",
     ),
     "complex numbers": (lambda: Box(0, 1, (2,), np.complex64), "dtype=complex64 is none of real numbers"),
+    "a fraction of values": (lambda: Discrete(2.5), "Discrete(2.5) has no number of values; a whole number"),
+    "a truth value of values": (lambda: Discrete(True), "Discrete(True) has no number of values"),
+    "a row of values": (lambda: Discrete([2, 3]), "Discrete([2, 3]) has no number of values"),
     "one number of values": (lambda: MultiDiscrete(3), "MultiDiscrete(3) has no numbers of values"),
 }
 
@@ -286,6 +289,7 @@ def test_what_cannot_be_a_space_is_refused_in_one_sentence(case):
 
 def test_bounds_keep_their_values():
     assert MultiDiscrete([2.0, np.int64(3)]).nvec == MultiDiscrete(np.asarray([2, 3])).nvec == (2, 3)
+    assert Discrete(np.float32(3.0)) == Discrete(np.int64(3)) == Discrete(3) and type(Discrete(3.0).n) is int
     largest = np.finfo(np.float32).max
     space = Box(-largest, largest, (2,))
     assert space.bounded and not space.can_be_scaled

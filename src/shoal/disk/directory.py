@@ -114,6 +114,12 @@ class RunDirectory:
                 return cls(path)
             if path.is_dir():
                 raise ShoalError(f"{str(path)!r} is not a run directory: it has no {CONFIG}.")
+            if folder := next(
+                (x for x in path.parents[:2] if path.is_file() and (x / CONFIG).is_file()), None
+            ):
+                raise ShoalError(
+                    f"{str(path)!r} is a file of a run; give the run's directory, {str(folder)!r}."
+                )
             siblings = path.parent.iterdir() if path.parent.is_dir() else ()
             runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
         raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), runs) or '.'}")

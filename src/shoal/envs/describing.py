@@ -23,6 +23,7 @@ from shoal.config import struct
 from shoal.envs import registry
 from shoal.envs.base import Wrapper
 from shoal.envs.registry import TIME_LIMIT, TRIAL
+from shoal.envs.suites.families import FAMILIES
 from shoal.envs.trials import Trial
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Environment
@@ -44,15 +45,24 @@ def describe(environment: Environment) -> Description:
     """Describe an environment that is given as an object.
 
     If it has several registered names, the name that needs the fewest parameters is used; if it has none, the
-    import name of its class. A description without gaps is tested: it makes an equal environment.
+    import name of its class; that of the object inside where it is adapted.
+    A description without gaps is tested: it makes an equal environment.
     """
     inner, wrapper_parameters = _unwrap(environment)
-    registered = [
+    is_adapted = type(inner).__module__ in {family.adapter for family in FAMILIES.values()}
+    prefix = registry.family_of_object(inner.world) if is_adapted else ""
+    candidates = [
         (name, _own_parameters(name, inner, wrapper_parameters))
         for name in registry.names_of_class(type(inner))
     ]
-    candidates = sorted(registered, key=lambda candidate: len(candidate[1]))
+    if is_adapted and getattr(inner, "given_world", inner) is None:  # JaxMARL's, made by a name
+        name = f"{prefix}{inner.world_name}"
+        candidates.append((name, _own_parameters(name, inner, wrapper_parameters) | dict(inner.arguments)))
+    candidates.sort(key=lambda candidate: len(candidate[1]))
     by_import, reason = import_name(type(inner)), _reason_not_importable(type(inner))
+    if is_adapted:
+        by_import = f"{prefix}{import_name(type(inner.world))}"
+        reason = "it is an object that was given itself, and a name makes another"
     if not reason:
         candidates.append((by_import, _own_parameters(by_import, inner, wrapper_parameters)))
     for name, parameters in candidates:
@@ -60,7 +70,7 @@ def describe(environment: Environment) -> Description:
         reason = "" if description.gaps else _reason_not_equal(description, environment)
         if not reason:
             return description
-    return Description(by_import, {}, {CLASS_KEY: reason})
+    return Description(by_import, wrapper_parameters if is_adapted else {}, {CLASS_KEY: reason})
 
 
 def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:

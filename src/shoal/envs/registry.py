@@ -103,13 +103,17 @@ def adapted(environment: Any) -> Any:
       ShoalError: the adapter cannot use it.
     """
     made = environment[0] if isinstance(environment, tuple) and environment else environment
-    packages = {cls.__module__.partition(".")[0] for cls in type(made).__mro__}
-    for family in FAMILIES.values():
-        is_alone = made is environment or family.makes_pairs
-        is_state = not hasattr(made, "step")  # or parameters
-        if family.package in packages and is_alone and not is_state:
-            return importlib.import_module(family.adapter).adapted(environment)
-    return environment
+    family = FAMILIES.get(family_of_object(made))
+    is_state = not hasattr(made, "step")  # or parameters
+    if family is None or is_state or not (made is environment or family.makes_pairs):
+        return environment
+    return importlib.import_module(family.adapter).adapted(environment)
+
+
+def family_of_object(world: Any) -> str:
+    """Return the prefix of the package whose class an object is of, or inherits from; "" if there is none."""
+    packages = {cls.__module__.partition(".")[0] for cls in type(world).__mro__}
+    return next((prefix for prefix, family in FAMILIES.items() if family.package in packages), "")
 
 
 @reports_user_code

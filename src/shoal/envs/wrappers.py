@@ -30,10 +30,21 @@ class TimeLimit(Wrapper):
     """Truncate an episode after `max_steps` steps.
 
     The final time-step is `last` with discount 1, so that the value of the final state is bootstrapped. If
-    the inner environment terminates on the same step, its discount of 0 stays.
+    the inner environment terminates on the same step, its discount of 0 stays. Of a limit and one inside it, also
+    inside of other wrappers of this module, the smaller one is the limit of both; `make` takes a longer one.
     """
 
     max_steps: int = parameter(low=1, high=MAX_COUNT)
+
+    def __post_init__(self) -> None:
+        """Take the limit inside where it is smaller, and its place where nothing is between."""
+        inner: Any = self.env
+        while isinstance(inner, Wrapper) and type(inner).__module__ == __name__:
+            if isinstance(inner, TimeLimit):
+                object.__setattr__(self, "max_steps", min(self.max_steps, inner.max_steps))
+            inner = inner.env
+        if type(self.env) is TimeLimit:
+            object.__setattr__(self, "env", self.env.env)
 
     def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         """Start a new episode and count its steps from 0."""

@@ -16,77 +16,50 @@ from shoal.nets.composition import is_noisy
 from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers, check_encoder
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.noisy import with_noise
+from shoal.nets.output_check import check_action_values, check_policy, check_value
 from shoal.nets.torsos import Kind
-from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Box, Dict, Space, zeros
 
 
 @reports_user_code
-def check_network(network_class: Callable[..., Any], spec: EnvSpec) -> None:
+def check_network(
+    network_class: Callable[..., Any], spec: EnvSpec, *, of_action_values: bool = False
+) -> None:
     """Check that a class can be a network of an algorithm, made as `network_class(spec, key=key)`.
 
-    Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says. It is
-    built twice, and the rest is traced; a network with memory is run over a few random steps too.
+    Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says; or it is
+    one of action values (`shoal.nets.q_networks`). It is built twice, and the rest is traced; a network with memory is
+    run over a few random steps too.
 
     Raises:
       ShoalError: it cannot be built so, lacks a method, is not a pytree of float arrays, has another structure at each
-        construction or under a trace, has noise that cannot be drawn ahead, or `policy` or `value` give other shapes
-        than the spec and the batch ask for.
+        construction or under a trace, has noise that cannot be drawn ahead, keeps a memory where an episode begins, or
+        gives something else than the spec and the batch ask for.
     """
     name = _name_of("network", network_class)
     network = _build(network_class, spec, name, 0)
-    has_memory = bool(sequence_modules(network))
-    if has_memory != bool(getattr(network_class, "has_memory", False)):
+    modules = sequence_modules(network)
+    if bool(modules) != bool(getattr(network_class, "has_memory", False)):
         raise ShoalError(
             f"{name} has sequence modules (apply), and does not declare a memory: write has_memory = True into "
             "the class that is named."
-            if has_memory
+            if modules
             else f"{name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
             "and critic; a network with memory is made of sequence modules."
         )
-    if not has_memory:
-        _check_methods(network, name)
+    methods = ("values",) if of_action_values else ("policy", "value")
+    if not modules:
+        _check_methods(network, name, methods)
     _check_tree(network_class, spec, name, network)
     _check_noise(network, name)
-    if has_memory:
+    declared = getattr(network_class, "values", "") if of_action_values else ""
+    kind = declared if isinstance(declared, str) and declared else "expected" * of_action_values
+    if modules:
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
-        check_sequences(network, spec, name, **shows)
+        check_sequences(network, spec, name, kind, **shows)
     else:
-        _check_outputs(network, spec, name)
-
-
-@reports_user_code
-def check_action_values(network: Any, spec: EnvSpec) -> None:
-    """Check that a network's settings make one of action values (`shoal.nets.q_networks`), as `check_network` does.
-
-    Raises:
-      ShoalError: it cannot be built, lacks `values` (with a memory `initial` and `apply`), is not a pytree of float
-        arrays, or gives something else than a number for each action.
-    """
-    builder: Any = Builder(network)
-    name, batch_shape = f"network {builder.__name__}", (3, 2)
-    built = _build(builder, spec, name, 0)
-    has_memory = bool(getattr(network, "has_memory", False))
-    for method in ("initial", "apply") if has_memory else ("values",):
-        if not callable(getattr(built, method, None)):
-            raise ShoalError(
-                f"{name} lacks the method {method!r}; it needs values(observation), or a memory (has_memory = True, "
-                "initial and apply)."
-            )
-    _check_tree(builder, spec, name, built)
-    if has_memory:  # what its calls are given, the algorithm knows
-        return
-    output = jax.eval_shape(
-        lambda net, o: expectation(net.values(o)), built, _zeros(spec.observation_space, batch_shape)
-    )
-    expected_shape = (*batch_shape, spec.action_space.n)  # type: ignore[union-attr]
-    if getattr(output, "shape", None) != expected_shape or not jnp.issubdtype(output.dtype, jnp.floating):
-        raise ShoalError(
-            f"{name} gives values of {getattr(output, 'dtype', 'no')} and shape {getattr(output, 'shape', output)} for "
-            f"observations with leading axes {batch_shape}; they must be floats of shape {expected_shape}, one for "
-            "each action."
-        )
+        _check_outputs(network, spec, name, kind)
 
 
 @reports_user_code
@@ -174,38 +147,27 @@ def _name_of(noun: str, network_class: Any) -> str:
     return name
 
 
-def _check_methods(network: Any, name: str) -> None:
-    for method in ("policy", "value"):
+def _check_methods(network: Any, name: str, methods: tuple[str, ...]) -> None:
+    for method in methods:
         if not callable(getattr(network, method, None)):
             raise ShoalError(
-                f"{name} lacks the method {method!r}; it needs policy and value, or a memory "
-                "(initial and apply)."
+                f"{name} lacks the method {method!r}; it needs {' and '.join(methods)}, or a memory (initial and "
+                "apply)."
             )
 
 
-def _check_outputs(network: Any, spec: EnvSpec, name: str) -> None:
-    """Require that a network without memory gives a value and a distribution of the shapes that the batch asks for."""
-    batch_shape = (3, 2)
-    observation = _zeros(spec.observation_space, batch_shape)
-    value = jax.eval_shape(lambda net, o: expectation(net.value(o)), network, observation)
-    if not hasattr(value, "shape") or value.shape != batch_shape:
-        raise ShoalError(
-            f"{name} gives values of shape {getattr(value, 'shape', value)} for observations with "
-            f"leading axes {batch_shape}; it must be {batch_shape}, one number for each."
-        )
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        raise ShoalError(f"{name} gives values of {value.dtype}; they must be floats, to have a gradient.")
+def _check_outputs(network: Any, spec: EnvSpec, name: str, kind: str) -> None:
+    """Check the outputs of a network without memory for observations with two leading axes."""
+    lead = (3, 2)
 
-    def sample(network: Any, observation: Any) -> Any:
-        return _distribution(network.policy(observation, None), name).sample(jax.random.key(0))
+    def run(network: Any, observation: Any) -> None:
+        if kind:
+            check_action_values(f"{name}: 'values'", network.values(observation), lead, spec, kind)
+        else:
+            check_value(f"{name}: 'value'", network.value(observation), lead)
+            check_policy(f"{name}: 'policy'", network.policy(observation, None), lead, spec)
 
-    action = jax.eval_shape(sample, network, observation)
-    expected_shape = (*batch_shape, *_action_shape(spec.action_space))
-    if not hasattr(action, "shape") or action.shape != expected_shape:
-        raise ShoalError(
-            f"{name} has a policy whose samples are of shape {getattr(action, 'shape', action)} for "
-            f"observations with leading axes {batch_shape}; it must be {expected_shape}."
-        )
+    jax.eval_shape(run, network, _zeros(spec.observation_space, lead))
 
 
 def _build(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, seed: int) -> Any:
@@ -218,16 +180,6 @@ def _build(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, 
         noun, class_name = name.split(" ", 1)
         call = f"{class_name}({'spec' if noun == 'network' else 'space'}, key=key)"
         raise ShoalError(f"{name} cannot be built as {call}: {error}.") from error
-
-
-def _distribution(result: Any, name: str) -> Any:
-    for method in ("sample", "log_prob", "mode"):
-        if not callable(getattr(result, method, None)):
-            raise ShoalError(
-                f"{name} has a policy that returns a {type(result).__name__} without the method {method!r}; it "
-                "must return a distribution, as those of shoal.ops.distributions."
-            )
-    return result
 
 
 def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, network: Any) -> None:
@@ -273,15 +225,9 @@ def _check_noise(network: Any, name: str) -> None:
             place = f" in {path_name(path)!r}" if path else ""
             raise ShoalError(
                 f"{name} has noisy layers (a {type(part).__name__}{place}) without a method sample(key), which returns "
-                "the layer with one draw of its noise, as that of shoal.nets.noisy.NoisyMLP does; policy and value are "
-                "given no key."
+                "the layer with one draw of its noise, as that of shoal.nets.noisy.NoisyMLP does; its "
+                "methods are given no key."
             )
-
-
-def _action_shape(space: Space) -> tuple[int, ...]:
-    if isinstance(space, Box):
-        return (math.prod(space.shape),)  # a Box's policy actions are flat
-    return space.shape  # type: ignore[union-attr]
 
 
 def _zeros(space: Space, batch_shape: tuple[int, ...]) -> Any:

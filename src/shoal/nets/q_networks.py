@@ -22,7 +22,7 @@ from shoal.nets.composition import Chain
 from shoal.nets.headed import Headed
 from shoal.nets.memory.recurrent import Carry, RecurrentTorso
 from shoal.nets.memory.sequences import NetworkInputs, has_memory
-from shoal.nets.network_check import check_action_values, check_torsos
+from shoal.nets.network_check import Builder, check_network, check_torsos
 from shoal.nets.networks import ClassOfNetworks, NetworkSettings
 from shoal.nets.noisy import NoisyMLP
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
@@ -248,4 +248,4 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
     if isinstance(network, QNetworkConfig):
         check_torsos(spec.observation_space, network.encoder, network.encoder_layers)
     else:
-        check_action_values(network, spec)
+        check_network(Builder(network), spec, of_action_values=True)

@@ -125,13 +125,20 @@ def struct_or_class(setting: str, given: Any, holder: Callable[[Any], Any], noun
         value = imported(given)
         if not dataclasses.is_dataclass(value):
             return holder(given)
-        value = value() if isinstance(value, type) else value
-    if not struct.is_struct(value) or not hasattr(value, "build"):
+    kind = value if isinstance(value, type) else type(value)
+    if not struct.is_struct(kind) or not hasattr(kind, "build"):
+        is_linen = any(x.__module__.startswith("flax.linen.") for x in kind.__mro__)
         raise ShoalError(
-            f"{setting}={import_name(type(value))!r} is a dataclass, but not a {noun}'s settings: decorate it with "
-            f"shoal.config.struct.struct, and give it a method build({arguments})."
+            f"{setting}={import_name(kind)!r} is "
+            + (
+                f"a module of flax.linen, which keeps its parameters apart: make it a flax.nnx.Module, built as "
+                f"Class({arguments.replace('key', 'key=key')})."
+                if is_linen
+                else f"a dataclass, but not a {noun}'s settings: decorate it with shoal.config.struct.struct, and give "
+                f"it a method build({arguments})."
+            )
         )
-    return value
+    return value() if isinstance(value, type) else value
 
 
 def choose(encoder: Any, setting: str = "encoder") -> Any:

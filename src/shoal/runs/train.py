@@ -25,6 +25,7 @@ from shoal.engine import reduction_check, team
 from shoal.engine.history import History
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
+from shoal.envs.checking.check_contract import never_ends
 from shoal.runs import compiled_trainer, filming, finetuning, memory_limits, pbt_run, resume
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import RunSupervisor
@@ -269,6 +270,12 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
     devices, experiment = place(dataclasses.replace(experiment, run=run))
     experiment.validate()
     run = experiment.run
+    if never_ends(experiment.environment):
+        call.note(
+            f"no step of {experiment.environment_name} ends an episode, so that evaluations cut each after "
+            f"eval_max_steps={run.eval_max_steps:,} and training never resets; give a time limit, such as "
+            "max_episode_steps=1000"
+        )
     first = experiment.solo[0]  # the settings on whose values a program depends are the same for all members
     team.team_return_of(experiment.environment)
     score = run.score if is_metric_name(run.score) else load_function("score", run.score)

@@ -51,6 +51,18 @@ class Discrete:
     shape = ()
     dtype = np.dtype(np.int32)
 
+    def __init__(self, n: Any):
+        """Take the number of values.
+
+        Raises:
+          ValueError: it is not a whole number.
+        """
+        number = _as_numpy(n)
+        if number is None or number.ndim or not _are_whole(number):
+            right = "a whole number, such as Discrete(3), would be right"
+            raise ValueError(f"Discrete({short_repr(n)}) has no number of values; {right}.")
+        object.__setattr__(self, "n", int(n))
+
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element uniformly, among the legal ones where a mask is given."""
         if mask is None:

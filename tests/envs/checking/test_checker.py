@@ -17,10 +17,13 @@ from shoal.base.errors import ShoalError
 from shoal.config.struct import struct
 from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, environments, make, probes
 from shoal.envs.base import environment, restart, transition
+from shoal.envs.checking.check_contract import never_ends
 from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_time import reported_activity
 from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
+from shoal.runs.plan import decide
+from shoal.runs.train import Call, plan_run
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 # Of the cases that are run (not refused at sight) each costs a whole check: the first suite has the one that breaks
@@ -561,6 +564,53 @@ def test_report_names_the_environment_and_every_finding():
 
 
 # --- Time ------------------------------------------------------------------------------------------
+
+
+@environment
+class Forever:
+    """No step ends an episode."""
+
+    observation_space = Box(-1, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, key):
+        return jnp.int32(0), restart(jnp.zeros(1))
+
+    def step(self, state, action, key):
+        return state + 1, transition(jnp.zeros(1), 1.0)
+
+
+@environment
+class Rarely(Forever):
+    """An end depends on the step, far away."""
+
+    def step(self, state, action, key):
+        return state + 1, transition(jnp.zeros(1), 1.0, terminated=state > 2**30)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (Forever(), True),
+        (FrameStack(Forever(), 2), True),
+        (TimeLimit(Forever(), 3), False),
+        (Rarely(), False),
+        (make("CartPole-v1", max_episode_steps=None), False),
+        (make("probe/constant"), False),  # each step ends an episode
+    ],
+    ids=repr,
+)
+def test_an_environment_that_no_step_ends_is_known_for_certain(env, expected):
+    assert never_ends(env) == expected
+
+
+def test_a_run_says_before_training_that_no_episode_will_end(capsys):
+    for env, words in (
+        (Forever(), "Forever ends an episode, so that .* max_episode_steps=1000"),
+        (Rarely(), "^$"),
+    ):
+        plan_run(decide(env, overrides={"eval_max_steps": 50}), Call())
+        assert re.search(words, capsys.readouterr().err)
 
 
 def test_what_is_tried_is_said_after_some_seconds_and_again_after_twice_as_many(capsys):

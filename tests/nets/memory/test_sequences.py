@@ -310,8 +310,8 @@ BROKEN = {
     NothingThere: "declares has_memory = True, and has no method 'apply'",
     NoInitial: "lacks the method critic.initial",
     NoTuple: r"'apply' that returns a Categorical; it must return \(memory, output\)",
-    OnlyPolicy: r"whose output is a Categorical; it must be \(distribution, value\)",
-    ValueWithAxis: r"gives values of shape \(6, 2, 1\) for 6 steps of 2 sequences; it must be \(6, 2\)",
+    OnlyPolicy: r"'apply' gives a Categorical; it must be \(distribution, value\)",
+    ValueWithAxis: r"'apply' gives values of float32\[6, 2, 1\]; they must be float32\[6, 2\], one for",
 }
 
 

@@ -11,6 +11,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_code_error
 from shoal.config.struct import as_arrays
 from shoal.envs.checking.check_findings import Finding, FindingsError, describe
+from shoal.envs.checking.check_flow import trace_flow
 from shoal.envs.checking.check_static import (
     check_parameters,
     check_protocol,
@@ -73,6 +74,21 @@ def _check_step(env: Any) -> Iterator[Finding]:
     yield from check_types(env, Traces(start, stepped))
     yield from check_summaries(env, start[1].info)
     _check_leaks(jax.make_jaxpr(_second_step)(env_arrays, stepped[0], action, key).consts)
+
+
+def never_ends(env: Any) -> bool:
+    """Report whether it is certain that no step ends an episode: `last` is False and depends on nothing.
+
+    Only what the trace of a step shows is certain; of an environment whose end is out of reach this reports False.
+    """
+    env_arrays, key = as_arrays(env), jax.eval_shape(jax.random.key, 0)
+    _, action, stepped = _shapes(_first_step.trace(env_arrays, key))
+    program = jax.make_jaxpr(lambda *inputs: _second_step(*inputs)[1].last)(
+        env_arrays, stepped[0], action, key
+    )
+    if trace_flow(program).results[0].sources:
+        return False
+    return not jax.jit(lambda env, key: _first_step(env, key)[2][1].last)(env_arrays, jax.random.key(0))
 
 
 def _shapes(traced: Any) -> Any:

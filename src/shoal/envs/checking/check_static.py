@@ -148,9 +148,9 @@ def _shown_only(env: Any, attribute: str, other: str) -> Iterator[str]:
 def check_space(name: str, space: Any) -> Iterator[Finding]:
     """Check that a space has elements; `name` is its name in the finding."""
     if isinstance(space, Discrete):
-        if not _is_int(space.n) or not 0 < space.n <= LARGEST_INDEX:
+        if not 0 < space.n <= LARGEST_INDEX:
             right = f"n would be a positive int of at most {LARGEST_INDEX}"
-            yield Finding("space", f"{name} is Discrete({space.n!r}); {right}")
+            yield Finding("space", f"{name} is Discrete({space.n}); {right}")
     elif isinstance(space, MultiDiscrete):
         if not space.nvec:
             yield Finding("space", f"{name} is MultiDiscrete(()), which has no part; give it one or more")
@@ -191,7 +191,3 @@ def _check_box(name: str, space: Box) -> Iterator[Finding]:
             bounds = f"low {low[index]:g} and high {high[index]:g}{where}"
             yield Finding("space", f"{name} is a Box with {bounds}; {relation}")
             return
-
-
-def _is_int(n: Any) -> bool:
-    return isinstance(n, int | np.integer) and not isinstance(n, bool)

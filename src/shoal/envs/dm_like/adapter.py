@@ -22,11 +22,11 @@ from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.dm_like import pictures
 from shoal.envs.registry import MAX_COUNT, check_count, resolve
 from shoal.envs.suites import packages
-from shoal.envs.suites.conversion import of_types, require_interface
+from shoal.envs.suites.conversion import Converted, converted, of_types, require_interface
 from shoal.envs.suites.static_values import changed_arguments, declare, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
-from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from shoal.types.spaces import Box, Dict, Discrete, Space
 
 PREFIX = "jumanji/"
 LIMIT = "time_limit"
@@ -41,6 +41,7 @@ class Facts(NamedTuple):
     state: PyTree  # shapes and dtypes after a step
     observation: Mapping[str, Any]  # of each entry the shape, without the mask
     extras: Mapping[str, Any]
+    spec: Converted  # of actions
     actions: tuple[int, ...]  # the number of values of each part; () for controls
     is_joint: bool  # whether a mask is of all combinations of the parts
 
@@ -68,12 +69,8 @@ class DMLike:
     @property
     def action_space(self) -> Space:
         """Discrete, of several parts, or controls within Jumanji's bounds."""
-        facts, spec = _facts(self.world), self.world.action_spec
-        if not facts.actions:
-            return Box(np.broadcast_to(spec.minimum, spec.shape), np.broadcast_to(spec.maximum, spec.shape))
-        if len(facts.actions) == 1 or facts.is_joint:
-            return Discrete(math.prod(facts.actions))
-        return MultiDiscrete(facts.actions)
+        facts = _facts(self.world)
+        return Discrete(math.prod(facts.actions)) if facts.is_joint else facts.spec.space
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
@@ -92,8 +89,8 @@ class DMLike:
         """Make one step; Jumanji's state holds its randomness, so that the key is not used."""
         facts = _facts(self.world)
         if facts.is_joint:
-            action = jnp.stack(jnp.unravel_index(action, facts.actions)).astype(jnp.int32)
-        after, made = self.world.step(state, action)
+            action = jnp.stack(jnp.unravel_index(action, facts.actions))
+        after, made = self.world.step(state, facts.spec.to_package(action))
         is_last = made.step_type == LAST
         is_cut = is_last & (made.discount != 0) | self._is_cut(after)
         shown, mask = self._shown(made.observation)
@@ -277,7 +274,7 @@ def _facts(world: Any) -> Facts:
 
     with packages.undisturbed(), packages.by_convention(world):
         after, made = jax.eval_shape(play, jax.random.key(0))
-        spec, _ = world.action_spec, (made.step_type, made.discount, made.reward.shape)
+        spec, _ = converted(world.action_spec), (made.step_type, made.discount, made.reward.shape)
     where = type(world).__name__
     if made.reward.shape:
         raise ShoalError(
@@ -286,9 +283,10 @@ def _facts(world: Any) -> Facts:
         )
     entries = _entries(made.observation)
     mask = entries.pop(MASK, None)
-    actions = tuple(int(n) for n in np.ravel(spec.num_values)) if hasattr(spec, "num_values") else ()
-    if not actions and not jnp.issubdtype(spec.dtype, jnp.floating):
-        raise ShoalError(f"{PREFIX}{where} has actions {spec}, which are neither discrete nor controls")
+    space = spec.space
+    actions = (space.n,) if isinstance(space, Discrete) else getattr(space, "nvec", ())
+    if not actions and not jnp.issubdtype(space.dtype, jnp.floating):  # type: ignore[union-attr]
+        raise ShoalError(f"{PREFIX}{where} has actions {space}, which are neither discrete nor controls")
     is_joint = len(actions) > 1 and mask is not None and mask.shape == actions
     if mask is not None and not is_joint and math.prod(mask.shape) != sum(actions):
         raise ShoalError(
@@ -296,4 +294,4 @@ def _facts(world: Any) -> Facts:
             "combinations"
         )
     extras = {name: x for name, x in (made.extras or {}).items() if hasattr(x, "dtype")}
-    return Facts(after, entries, extras, actions, is_joint)
+    return Facts(after, entries, extras, spec, actions, is_joint)

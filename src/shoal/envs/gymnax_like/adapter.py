@@ -25,11 +25,11 @@ from shoal.envs.gymnax_like import craftax_scores, pictures
 from shoal.envs.parameters import check_value
 from shoal.envs.registry import MAX_COUNT, check_count, resolve
 from shoal.envs.suites import packages, static_values
-from shoal.envs.suites.conversion import of_types, require_interface, space_of, subject_of
+from shoal.envs.suites.conversion import Converted, converted, of_types, require_interface, subject_of
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep
-from shoal.types.spaces import Box, Dict, Space
+from shoal.types.spaces import Box, Space
 
 INTERFACE = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
 LIMITS = ("max_steps_in_episode", "max_timesteps")  # the parameter, in gymnax and in Craftax
@@ -52,18 +52,23 @@ class GymnaxLike:
     Attributes:
       params: the parameters of the package, which are data.
       world: the package's own object.
-      action_space: the package's space for these parameters. It is static, so that environments whose actions have
-        other bounds are not stacked.
+      actions: the package's space for these parameters. It is static, so that environments whose actions have other
+        bounds are not stacked.
     """
 
     params: Any
     world: Any = static()
-    action_space: Space = static()
+    actions: Converted = static()
+
+    @property
+    def action_space(self) -> Space:
+        """The package's space for these parameters."""
+        return self.actions.space
 
     @property
     def observation_space(self) -> Space:
         """The package's space; unbounded where its bounds depend on parameters that are not known."""
-        return _spaces(self.world, _known(self.world, self.params))[0]
+        return _spaces(self.world, _known(self.world, self.params))[0].space
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
@@ -80,6 +85,7 @@ class GymnaxLike:
 
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
         """Make one step, without the package's own reset."""
+        action = self.actions.to_package(action)
         observation, after, reward, is_over, info = self.world.step_env(key, state, action, self.params)
         after = of_types(_facts(self.world).state, after)
         is_cut = self.world.is_truncated(after, self.params) if observes_time(self.world) else False
@@ -93,10 +99,7 @@ class GymnaxLike:
 
     def _shown(self, observation: PyTree) -> PyTree:
         """Return the observation in the dtypes of its space, which may differ from those that are made."""
-        space = _spaces(self.world, None)[0]
-        if isinstance(space, Dict):
-            return {name: _of_dtype(part, observation[name]) for name, part in space.items()}
-        return _of_dtype(space, observation)
+        return _spaces(self.world, None)[0].to_shoal(observation)
 
 
 @environment
@@ -106,10 +109,6 @@ class Drawn(GymnaxLike):
     def render(self, state: State) -> np.ndarray:
         """Draw a state, uint8 [height, width, 3], by the package's own functions."""
         return pictures.draw(self.world, self.params, state)
-
-
-def _of_dtype(space: Space, element: Any) -> Array:
-    return jnp.asarray(element, getattr(space, "dtype", jnp.int32))
 
 
 def observes_time(world: Any) -> bool:
@@ -184,9 +183,9 @@ def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environ
         params = params.replace(**changes) if changes else params
         # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
         params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
-        action_space = _spaces(world, _known(world, params))[1]
+        actions = _spaces(world, _known(world, params))[1]
     kind = Drawn if pictures.can_draw(world) else GymnaxLike
-    return kind(params, world, action_space)  # type: ignore[return-value]
+    return kind(params, world, actions)  # type: ignore[return-value]
 
 
 @functools.cache
@@ -271,13 +270,13 @@ def _facts(world: Any) -> Facts:
     def play(key: Array) -> tuple[Any, PyTree, dict[str, Array]]:
         params = world.default_params
         observation, state = world.reset_env(key, params)
-        action = world.action_space(params).sample(key)
+        action = actions.to_package(actions.space.sample(key))
         _, after, _, _, info = world.step_env(key, state, action, params)
         return observation, after, _info(world, after, info)
 
-    with jax.ensure_compile_time_eval():
-        key = jax.random.key(0)
     with packages.by_convention(world):
+        with jax.ensure_compile_time_eval():
+            key, actions = jax.random.key(0), converted(world.action_space(world.default_params))
         return Facts(*jax.eval_shape(play, key))
 
 
@@ -308,15 +307,15 @@ def _known(world: Any, params: Any) -> Hashable | None:
 
 
 @functools.cache
-def _spaces(world: Any, known: Any) -> tuple[Space, Space]:
+def _spaces(world: Any, known: Any) -> tuple[Converted, Converted]:
     """Return the spaces of observations and actions for what is known of parameters, None where nothing is."""
     params = world.default_params
     with packages.undisturbed(), packages.by_convention(world):
         if known is not None:
             leaves = [jnp.asarray(x, dtype) if dtype else x for x, dtype in known[1]]
             params = jax.tree.unflatten(known[0], leaves)
-        observation = space_of(world.observation_space(params), _facts(world).observation)
-        action = space_of(world.action_space(params))
-    if known is None and isinstance(observation, Box) and jnp.issubdtype(observation.dtype, jnp.floating):
-        observation = Box(-np.inf, np.inf, observation.shape, observation.dtype)
+        observation = converted(world.observation_space(params), _facts(world).observation)
+        action, space = converted(world.action_space(params)), observation.space
+    if known is None and isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.floating):
+        observation = Converted(Box(-np.inf, np.inf, space.shape, space.dtype))
     return observation, action

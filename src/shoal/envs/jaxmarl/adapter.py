@@ -1,7 +1,7 @@
 """One of JaxMARL's environments as an environment of Shoal's."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.jaxmarl import conversion, endings, worlds
-from shoal.envs.suites.conversion import of_types, space_of
+from shoal.envs.suites.conversion import Converted, converted, of_types
 from shoal.envs.suites.static_values import declare, plain_parameters
 from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Discrete, Space
@@ -35,6 +35,8 @@ class Facts(NamedTuple):
     world: Any
     agents: tuple[Any, ...]  # their names, which STORM has as numbers
     rule: endings.Rule
+    observations: tuple[Converted, ...]  # of each agent, as are the next
+    actions: tuple[Converted, ...]
     observation_space: Space  # of one agent, the widest
     action_space: Space
     own_actions: np.ndarray | None  # [A, n], the actions that an agent has at all; of discrete ones
@@ -156,7 +158,8 @@ class JaxMARL:
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
         """Make one step; the observation of a last time-step is of the state that ended."""
         facts = self._facts
-        actions = tuple(action) if self.num_agents > 1 else (action,)
+        rows = tuple(action) if self.num_agents > 1 else (action,)
+        actions = tuple(of.to_package(row) for of, row in zip(facts.actions, rows, strict=True))
         observation, after, rewards, dones, info = facts.world.step_env(
             key, state, dict(zip(facts.agents, actions, strict=True))
         )
@@ -183,8 +186,10 @@ class JaxMARL:
 
     def _observation(self, observation: Any) -> PyTree:
         facts = self._facts
-        rows = conversion.rows_of(observation, facts.agents)
-        of_agents = self._squeeze(conversion.stack(facts.observation_space, rows))
+        rows = zip(facts.observations, conversion.rows_of(observation, facts.agents), strict=True)
+        of_agents = self._squeeze(
+            conversion.stack(facts.observation_space, [of.to_shoal(row) for of, row in rows])
+        )
         if not self.global_state:
             return of_agents
         return {OBSERVATION: of_agents, GLOBAL_STATE: observation[WORLD_STATE].astype(jnp.float32)}
@@ -248,9 +253,10 @@ def facts_of(name: str, world: Any) -> Facts:
     """
     agents = tuple(world.agents)
     where = worlds.full_name(name)
-    rows, state, observed, info = _trace(world, agents)
-    observations = [space_of(world.observation_space(a), x) for a, x in zip(agents, rows, strict=True)]
-    actions = [space_of(world.action_space(agent)) for agent in agents]
+    of_actions = [converted(world.action_space(agent)) for agent in agents]
+    rows, state, observed, info = _trace(world, agents, of_actions)
+    of_observations = [converted(world.observation_space(a), x) for a, x in zip(agents, rows, strict=True)]
+    observations, actions = ([x.space for x in spaces] for spaces in (of_observations, of_actions))
     own_actions = None
     if all(isinstance(space, Discrete) for space in actions):
         sizes = np.asarray([space.n for space in actions])  # type: ignore[union-attr]
@@ -259,6 +265,8 @@ def facts_of(name: str, world: Any) -> Facts:
         world=world,
         agents=agents,
         rule=endings.rule_of(world),
+        observations=tuple(of_observations),
+        actions=tuple(of_actions),
         observation_space=_widest(where, "observations", observations),
         action_space=_widest(where, "actions", actions),
         own_actions=own_actions,
@@ -270,13 +278,15 @@ def facts_of(name: str, world: Any) -> Facts:
     )
 
 
-def _trace(world: Any, agents: tuple[Any, ...]) -> tuple[Any, Any, Any, dict[str, Any]]:
+def _trace(
+    world: Any, agents: tuple[Any, ...], actions: Sequence[Converted]
+) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Return shapes and dtypes: each agent's observation after a reset, and state, observation and info of a step."""
 
     def reset_and_step(key: Array) -> Any:
         first, state = world.reset(key)
-        actions = {agent: world.action_space(agent).sample(key) for agent in agents}
-        observation, after, _, _, info = world.step_env(key, state, actions)
+        played = {agent: x.to_package(x.space.sample(key)) for agent, x in zip(agents, actions, strict=True)}
+        observation, after, _, _, info = world.step_env(key, state, played)
         return conversion.rows_of(first, agents), after, observation, _info(world, agents, info, after)
 
     with jax.ensure_compile_time_eval():

@@ -1,6 +1,5 @@
 """Check a network with memory, with one sentence for an error: shapes, clearing, and one step against many."""
 
-import math
 from typing import Any
 
 import jax
@@ -11,9 +10,8 @@ from shoal.config.struct import named_leaves
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.nets.value_heads import expectation
+from shoal.nets.output_check import check_action_values, check_policy, check_value
 from shoal.types import EnvSpec, PyTree
-from shoal.types.spaces import Box
 
 Array = jax.Array
 STEPS, SEQUENCES, RESET = 6, 2, 3  # of the rollout that is replayed; sequence 0 restarts at step RESET
@@ -28,12 +26,16 @@ def sequence_modules(network: Any) -> dict[str, Any]:
     return parts if any(hasattr(part, "apply") for part in parts.values()) else {}
 
 
-def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, reward: bool) -> None:
+def check_sequences(
+    network: Any, spec: EnvSpec, name: str, kind: str = "", *, action: bool, reward: bool
+) -> None:
     """Require that a network's sequence modules keep the protocol of `shoal.nets.memory.sequences`.
 
+    Args:
+      kind: of a network of action values, what its settings declare in `values`; empty for an actor-critic.
     Raises:
-      ShoalError: a module lacks a method; gives another memory than it takes, or outputs that are not distributions or
-        values; depends on steps from before `first`; or gives other outputs step by step than over several steps.
+      ShoalError: a module lacks a method; gives another memory than it takes, or other outputs than its part is for;
+        depends on steps from before `first`; or gives other outputs step by step than over several steps.
     """
     modules = sequence_modules(network)
     for part, module in modules.items():
@@ -46,13 +48,13 @@ def check_sequences(network: Any, spec: EnvSpec, name: str, *, action: bool, rew
     key = jax.random.key(0)
     shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
     for part, module in modules.items():
-        _check_shapes(module, spec, name, part, shown)
+        _check_shapes(module, spec, name, part, kind, shown)
     moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
     for part, module in sequence_modules(moved).items():
         _check_replay(module, name, part, spec, (action, reward))
 
 
-def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: NetworkInputs) -> None:
+def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, kind: str, shown: NetworkInputs) -> None:
     """Require that a module keeps its memory's shapes, and that its outputs are those that its part is for."""
     memory = jax.eval_shape(lambda module: module.initial((SEQUENCES,)), module)
     for leaf_name, leaf in named_leaves(memory).items():
@@ -61,35 +63,18 @@ def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, shown: Netwo
                 f"{name} has a memory whose {_leaf(part, leaf_name)} is of shape {leaf.shape} for {SEQUENCES} "
                 f"sequences; {_member(part, 'initial')}(batch_shape) must give arrays [*batch_shape, ...]."
             )
-    result = jax.eval_shape(lambda module, memory, x: module.apply(memory, x, x.first), module, memory, shown)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise ShoalError(
-            f"{name} has a method {_member(part, 'apply')} that returns a {type(result).__name__}; it must return "
-            "(memory, output)."
-        )
-    after, output = result
-    _check_memory(memory, after, name, part)
-    if part != "critic":
-        distribution = (
-            output if part == "actor" and hasattr(output, "sample") else _first_of(output, name, part)
-        )
-        for method in ("sample", "log_prob", "mode"):
-            if not callable(getattr(distribution, method, None)):
-                raise ShoalError(
-                    f"{name} has a method {_member(part, 'apply')} whose output is a {type(distribution).__name__} "
-                    f"without the method {method!r}; it must be a distribution, as those of shoal.ops.distributions."
-                )
-        action = jax.eval_shape(lambda x: x.sample(jax.random.key(0)), distribution)
-        space = spec.action_space
-        flat = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]
-        _require_shape(action, (STEPS, SEQUENCES, *flat), name, f"{_member(part, 'apply')} samples actions")
-    if part != "actor":
-        value = jax.eval_shape(expectation, output if part == "critic" else output[1])
-        _require_shape(value, (STEPS, SEQUENCES), name, f"{_member(part, 'apply')} gives values")
-        if not jnp.issubdtype(value.dtype, jnp.floating):
+
+    def run(module: Any, memory: PyTree, shown: NetworkInputs) -> PyTree:
+        result = module.apply(memory, shown, shown.first)
+        if not isinstance(result, tuple) or len(result) != 2:
             raise ShoalError(
-                f"{name} gives values of {value.dtype}; they must be floats, to have a gradient."
+                f"{name} has a method {_member(part, 'apply')} that returns a {type(result).__name__}; it must return "
+                "(memory, output)."
             )
+        _check_output(result[1], spec, name, part, kind)
+        return result[0]
+
+    _check_memory(memory, jax.eval_shape(run, module, memory, shown), name, part)
 
 
 def _check_memory(before: PyTree, after: PyTree, name: str, part: str) -> None:
@@ -105,22 +90,20 @@ def _check_memory(before: PyTree, after: PyTree, name: str, part: str) -> None:
             )
 
 
-def _first_of(output: Any, name: str, part: str) -> Any:
-    """Return the distribution of a joint network's output, (distribution, value)."""
-    if isinstance(output, tuple) and len(output) == 2 and not hasattr(output, "sample"):
-        return output[0]
-    raise ShoalError(
-        f"{name} has a method {_member(part, 'apply')} whose output is a {type(output).__name__}; it must be "
-        + ("a distribution." if part == "actor" else "(distribution, value).")
-    )
-
-
-def _require_shape(x: Any, shape: tuple[int, ...], name: str, what: str) -> None:
-    if getattr(x, "shape", None) != shape:
-        raise ShoalError(
-            f"{name}: {what} of shape {getattr(x, 'shape', x)} for {STEPS} steps of {SEQUENCES} sequences; it must be "
-            f"{shape}."
-        )
+def _check_output(output: Any, spec: EnvSpec, name: str, part: str, kind: str) -> None:
+    """Require that the output of a module is what its part, or a network of action values, is for."""
+    where, lead = f"{name}: {_member(part, 'apply')}", (STEPS, SEQUENCES)
+    if kind:
+        check_action_values(where, output, lead, spec, kind)
+        return
+    is_pair = isinstance(output, tuple) and len(output) == 2 and not hasattr(output, "sample")
+    if part == "it" and not is_pair:
+        raise ShoalError(f"{where} gives a {type(output).__name__}; it must be (distribution, value).")
+    policy, value = output if is_pair else (output, output)
+    if part != "critic":
+        check_policy(where, policy, lead, spec)
+    if part != "actor":
+        check_value(where, value, lead)
 
 
 def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
