@@ -284,7 +284,7 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
         reduction_check.check_reduced(first.environment, first.config, settings, experiment.algorithm)
     if score != "return_mean" or eval_metrics:
         compiled_trainer.check_score(first.environment, first.config, settings)
-    config = resume.config_json(experiment, asked)
+    config = resume.config_json(experiment, asked) | {"has_masks": shapes.timestep.action_mask is not None}
     return Plan(experiment, settings, layout, config, resume.identity_of(experiment, config), is_new)
 
 
