@@ -138,8 +138,8 @@ def test_an_illegal_action_is_never_the_best_of_a_target(case):
 
 @each
 @pytest.mark.quick("noisy", "retrace", "pqn with a core")
-def test_exploration_is_for_collecting_and_the_policy_that_is_kept_is_greedy(case):
-    """At the start all legal actions alike, each environment by itself; the kept policy takes the best for any key."""
+def test_what_collects_explores_by_the_schedule_and_what_is_kept_by_eval_epsilon_where_it_samples(case):
+    """At the start all legal actions alike, each environment by itself; a greedy policy takes the best for any key."""
     config, algorithm, learner, _ = made(case)
     num, keys = 512, jax.random.split(jax.random.key(0), 8)
     mask = jnp.broadcast_to(jnp.array([True, False, True]), (num, 3))
@@ -149,23 +149,32 @@ def test_exploration_is_for_collecting_and_the_policy_that_is_kept_is_greedy(cas
     memory = algorithm.memory((num,))
 
     @functools.partial(jax.jit, static_argnames="greedy")
-    def act(policy, greedy=False):
-        return jax.lax.map(lambda key: algorithm.act(policy, memory, timestep, key, greedy=greedy)[1], keys)
+    def act(policy, config=config, greedy=False):
+        play = config.algorithm(SPEC).act
+        return jax.lax.map(lambda key: play(policy, memory, timestep, key, greedy=greedy)[1], keys)
 
-    best = act(algorithm.policy(learner, Clock.zero()))
+    kept = algorithm.policy(learner, Clock.zero())
+    best = act(kept, greedy=True)
     assert (best == best[0, 0]).all()
     assert best[0, 0] != 1
+    assert_equal(best, act(exploration.without_exploration({"past": kept})["past"]))
     first = algorithm.behaviour(learner, Clock.zero())
     assert_equal(best, act(first, greedy=True))
     actions = np.asarray(act(first))
     assert (actions != 1).all()
     if config.network.noisy:
+        assert_equal(actions, act(kept))
         assert first.epsilon == 0
         assert (actions == actions[:, :1]).all()  # of one draw of the weights for a step
         outputs = {float(x) for x in first_values(config, first, timestep, keys)}
         assert len(outputs) == len(keys)
         return
     assert abs((actions == 0).mean() - 0.5) < 0.05
+    for share, own in ((0.05, config), (0.4, with_settings(config, eval_epsilon=0.4))):
+        sampled = np.asarray(act(kept, own))
+        assert (sampled != 1).all()
+        assert abs((sampled != best).mean() - share / 2) < 0.02  # half of the random actions are the best one
+        assert_equal(best, act(kept, own, greedy=True))
     half = algorithm.behaviour(learner, Clock.zero()._replace(progress=jnp.float32(0.5 * 0.5)))
     assert half.epsilon == pytest.approx(0.525)
     others = np.asarray(act(half)) != best[0, 0]

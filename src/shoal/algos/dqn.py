@@ -108,7 +108,9 @@ def act(
     network = exploration.network_of(policy, noise_key, greedy=greedy)
     observation = normalisation.normalise(config, policy.observation, timestep.observation)
     values = expected_values(config.network, network.values(observation))
-    action, distribution = exploration.choose(policy, values, timestep.action_mask, action_key, greedy=greedy)
+    action, distribution = exploration.choose(
+        config, policy, values, timestep.action_mask, action_key, greedy=greedy
+    )
     return (), action, distribution.log_prob(action) if _keeps_log_prob(config) else ()
 
 
