@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from shoal.ops import distributional, off_policy, q_losses, value_losses
 from shoal.types import Array
 
-ILLEGAL = -1e9  # the value of an illegal action where the best one is chosen
-
 
 class Transitions(NamedTuple):
     """Transitions of one or several steps, of a batch [B]."""
@@ -29,8 +27,10 @@ class Transitions(NamedTuple):
 
 
 def legal(values: Array, mask: Array | None) -> Array:
-    """Return values of actions with those of illegal ones so low that none is the best."""
-    return values if mask is None else jnp.where(mask, values, ILLEGAL)
+    """Return values of actions with -inf for illegal ones; where none is legal, as when acting, all count as legal."""
+    if mask is None:
+        return values
+    return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), values, -jnp.inf)
 
 
 def loss(config: Any, output: Any, batch: Transitions) -> Array:
