@@ -387,6 +387,7 @@ def save_run(
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained, history)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
+    reporter.warn_of_clipping()
     reporter.end_interim()
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)

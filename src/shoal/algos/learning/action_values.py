@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.algos.learning import metric_means
 from shoal.ops import distributional, off_policy, q_losses, value_losses
-from shoal.types import Array
+from shoal.types import Array, Mean
 
 
 class Transitions(NamedTuple):
@@ -65,6 +66,21 @@ def loss(config: Any, output: Any, batch: Transitions) -> Array:
     else:
         error = q_losses.double_q_learning(output, *transition, *end, batch.weight)
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
+
+
+def clipping(config: Any, batch: Transitions, axis: tuple[str, ...]) -> dict[str, Mean]:
+    """Measure the mass of categorical targets beyond their atoms; empty for other kinds of values.
+
+    Atoms from r / (1 - γ) of the least reward to that of the greatest hold all targets; γ is 0 where nothing follows.
+    """
+    if getattr(config.network, "values", "expected") != "categorical":
+        return {}
+    best = jnp.argmax(batch.selector, axis=-1)[:, None, None]
+    logits = jnp.take_along_axis(batch.output.logits, best, axis=-2)[:, 0]
+    atoms = batch.output.atoms[0, 0]  # the same of all actions
+    x = batch.reward[:, None] + batch.discount[:, None] * atoms
+    needed = batch.reward / (1.0 - batch.discount)
+    return metric_means.clipping_metrics(x, jax.nn.softmax(logits), needed, atoms, batch.weight, axis)
 
 
 class Steps(NamedTuple):
