@@ -25,6 +25,7 @@ from shoal.nets.q_networks import expected_values
 from shoal.nets.targets import make_target, polyak
 from shoal.ops import statistics
 from shoal.types import (
+    CLIPPING,
     Algorithm,
     Array,
     Checks,
@@ -176,7 +177,7 @@ def update(
     step = functools.partial(gradient_step, config, axis, shared.observation, optimizer, merge)
     zeros, clipping = jnp.zeros(len(METRICS), jnp.float32), {}
     if getattr(config.network, "values", "expected") == "categorical":
-        clipping = dict.fromkeys(metric_means.CLIPPING, Mean(jnp.zeros(()), jnp.zeros(())))
+        clipping = dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(())))
     state = GradientState(parts, target, shared.optimizer, shared.since_target, zeros, clipping)
     state = jax.lax.fori_loop(0, count, functools.partial(step, ring, written, keys), state)
 

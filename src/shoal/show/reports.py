@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from shoal.algos.learning.metric_means import CLIPPING
 from shoal.disk.directory import RunDirectory
 from shoal.disk.metrics_file import Mark, MetricsWriter
 from shoal.disk.summary import interval_lines, interval_text, score_statistics
@@ -22,6 +21,7 @@ from shoal.show.interim import InterimWriter
 from shoal.show.listeners import Listeners, StartedRun
 from shoal.show.plots import plot_learning_curve
 from shoal.show.progress import Progress
+from shoal.types import CLIPPING
 from shoal.xla import machine
 
 MAX_SETTINGS = 5  # in the first line of a result

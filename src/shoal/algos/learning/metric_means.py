@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import statistics
-from shoal.types import Array, Mean
+from shoal.types import CLIPPING, Array, Mean
 
-CLIPPING = ("clipped_mass", "clipped_low", "clipped_high")
 CUT = 0.01  # the least share of a target beyond a bound for which the target counts as cut there
 
 
