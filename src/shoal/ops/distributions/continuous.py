@@ -271,7 +271,7 @@ class Deterministic(NamedTuple):
         return jnp.zeros(self.value.shape[:-1], jnp.float32)
 
     def kl(self, other: "Deterministic") -> Array:
-        """KL(self || other), [...]: 0 where the values are equal, else very large."""
+        """KL(self || other), [...]: 0 where the values are equal, else infinite."""
         return 0.0 - other.log_prob(self.value)
 
 
