@@ -59,11 +59,12 @@ def test_eval_and_rollout_work_with_agents(run_dir, capsys, tmp_path):
 def test_a_loaded_policy_acts_for_all_agents_of_one_world_or_of_several(run_dir):
     policy = shoal.load(run_dir)
     own = np.zeros((3, 2), np.float32)
-    _, actions = policy(policy.initial_memory(), {"observation": own}, alive=[True, False, True])
+    everything = np.ones((3, 3), bool)
+    alive = [True, False, True]
+    _, actions = policy(policy.initial_memory(), {"observation": own}, action_mask=everything, alive=alive)
     assert actions.shape == (3,)
-    _, batch = policy(
-        policy.initial_memory((4,)), {"observation": np.stack([own] * 4)}, reward=[0.0, 1.0, 2.0]
-    )
+    four, masks = {"observation": np.stack([own] * 4)}, np.stack([everything] * 4)
+    _, batch = policy(policy.initial_memory((4,)), four, reward=[0.0, 1.0, 2.0], action_mask=masks)
     assert batch.shape == (4, 3)
     np.testing.assert_array_equal(batch[0], actions)
     mask = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)

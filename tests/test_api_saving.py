@@ -89,6 +89,19 @@ def train(**more):
     return shoal.train(environment, **{"algorithm": BanditConfig} | SMALL | more)
 
 
+@envs.environment
+class Masked(ActionReward):
+    """A world with masks."""
+
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return state, timestep._replace(action_mask=jnp.ones(self.action_space.n, bool))
+
+    def step(self, state, action, key):
+        state, timestep = super().step(state, action, key)
+        return state, timestep._replace(action_mask=jnp.ones(self.action_space.n, bool))
+
+
 # ---- typed keys
 
 
@@ -118,6 +131,32 @@ def test_a_policy_with_typed_keys_is_loaded_and_acts(keyed):
         )
     assert shoal.evaluate(policy, episodes=4)["length_mean"] == 1.0
     assert len(set(keyed.summary["parameters_sha256"])) == 2
+
+
+# ---- masks
+
+
+@pytest.mark.parametrize("environment", [ActionReward(), Masked()], ids=["without", "with"])
+@pytest.mark.quick("with")
+def test_a_run_says_whether_its_world_has_masks(tmp_path, environment):
+    run = train(environment=environment, run_dir=tmp_path / "run", checkpoints=True)
+    files = RunDirectory.open(run.path)
+    has_masks = isinstance(environment, Masked)
+    assert files.load_config()["has_masks"] == has_masks
+    for which in ("best", "last"):
+        assert files.load_policy(which)[1]["has_masks"] == has_masks
+        assert run.policy(which).has_masks == has_masks
+    longer = shoal.resume(run.path, total_steps=96, environment=run.environment, progress=False)
+    config = files.load_config()
+    assert longer.path == run.path and config["history"] and config["has_masks"] == has_masks
+    del config["has_masks"]  # as in a run from before it was recorded
+    (run.path / "config.json").write_text(json.dumps(config))
+    policy, observation = run.policy(), np.zeros(1)
+    assert policy.has_masks is None
+    if has_masks:
+        with pytest.raises(shoal.ShoalError, match=r"^action_mask=None"):
+            policy(policy.initial_memory(), observation)
+    assert policy(policy.initial_memory(), observation, action_mask=[True, False])[1] in (0, 1)
 
 
 # ---- refusals leave nothing behind

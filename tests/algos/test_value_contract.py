@@ -11,7 +11,7 @@ from value_rollouts import NUM_ACTIONS, SPEC, clock_at, config_of, history_of, r
 
 from shoal.algos.acting import exploration
 from shoal.algos.acting.exploration import ExplorationConfig, epsilon
-from shoal.config.settings import with_settings
+from shoal.config.settings import flat, with_settings
 from shoal.config.struct import named_leaves, with_named_leaves
 from shoal.engine.reduction_check import check_reduced
 from shoal.engine.run import ProgramSettings
@@ -136,10 +136,62 @@ def test_an_illegal_action_is_never_the_best_of_a_target(case):
     assert_equal(with_value(1.0), with_value(-1.0))
 
 
+IN_UNITS_OF_REWARDS = ("munchausen_temperature", "munchausen_lowest", "huber_delta", "v_min", "v_max")
+DEGREE = {"dqn": 2, "c51": 0, "qr_dqn": 1, "pqn": 2}  # of the loss in these units
+
+
+@pytest.mark.parametrize(
+    "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core"} & {*more}]
+)
+@pytest.mark.quick("munchausen", "watkins", "pqn")
+@pytest.mark.rare("dqn")
+def test_targets_are_right_at_any_scale_of_rewards_and_where_no_action_is_legal(case):
+    """Losses scale as rewards do, whose numbers of scale 1 `test_value_updates` compares with NumPy's; a mask that
+    allows nothing is as one that allows all."""
+    name, settings = CASES[case]
+    still = {"learning_rate": 1e-37, "max_grad_norm": 1e30, "optimizer": "sgd", "optimizer_args": ()}
+    base = config_of(name, **settings, **still)
+    played = history()
+    none_legal = (np.random.default_rng(3).uniform(size=played.last.shape) < 0.6)[..., None]
+
+    def metrics_of(scale, mask):
+        own = {x: scale * y for x, y in flat(base).items() if x in IN_UNITS_OF_REWARDS}
+        algorithm = with_settings(base, **own).algorithm(SPEC)
+        learner = algorithm.init(jax.random.key(1), NUM_ENVS)
+        leaves = named_leaves(learner.shared.network)
+        outputs = {x: y * (1.0 if name == "c51" else scale) for x, y in leaves.items() if "projection/0" in x}
+        network = with_named_leaves(learner.shared.network, leaves | outputs)
+        shared = learner.shared._replace(network=network)
+        if hasattr(shared, "target"):
+            shared = shared._replace(target=jax.tree.map(jnp.copy, network))
+        update = jax.jit(algorithm.update)
+
+        def metrics(mask):
+            scaled, learned = (
+                played._replace(reward=scale * played.reward, mask=mask),
+                learner._replace(shared=shared),
+            )
+            for u in range(2):
+                extras, memory = settings.get("multistep") == "retrace", algorithm.memory((NUM_ENVS,))
+                trajectory = rollout_of(scaled, u * NUM_STEPS, NUM_STEPS, memory, extras=extras)
+                keys = Keys(jax.random.key(u), jax.random.key(100 + u))
+                learned, found, _ = update(learned, trajectory, keys, clock_at(u, 8))
+            return float(found["q_loss"].value) / scale ** DEGREE[name], float(found["q_mean"].value) / scale
+
+        return [metrics(x) for x in mask]
+
+    masks = [played.mask & ~none_legal, played.mask | none_legal, played.mask]
+    expected = metrics_of(1.0, masks)
+    assert np.isfinite(expected).all() and expected[1] != expected[2]
+    np.testing.assert_array_equal(expected[0], expected[1])
+    for scale in (2.0**40, 2.0**-40):  # by which float32 scales exactly
+        np.testing.assert_allclose(metrics_of(scale, masks), expected, rtol=2e-6)
+
+
 @each
 @pytest.mark.quick("noisy", "retrace", "pqn with a core")
-def test_exploration_is_for_collecting_and_the_policy_that_is_kept_is_greedy(case):
-    """At the start all legal actions alike, each environment by itself; the kept policy takes the best for any key."""
+def test_what_collects_explores_by_the_schedule_and_what_is_kept_by_eval_epsilon_where_it_samples(case):
+    """At the start all legal actions alike, each environment by itself; a greedy policy takes the best for any key."""
     config, algorithm, learner, _ = made(case)
     num, keys = 512, jax.random.split(jax.random.key(0), 8)
     mask = jnp.broadcast_to(jnp.array([True, False, True]), (num, 3))
@@ -149,23 +201,32 @@ def test_exploration_is_for_collecting_and_the_policy_that_is_kept_is_greedy(cas
     memory = algorithm.memory((num,))
 
     @functools.partial(jax.jit, static_argnames="greedy")
-    def act(policy, greedy=False):
-        return jax.lax.map(lambda key: algorithm.act(policy, memory, timestep, key, greedy=greedy)[1], keys)
+    def act(policy, config=config, greedy=False):
+        play = config.algorithm(SPEC).act
+        return jax.lax.map(lambda key: play(policy, memory, timestep, key, greedy=greedy)[1], keys)
 
-    best = act(algorithm.policy(learner, Clock.zero()))
+    kept = algorithm.policy(learner, Clock.zero())
+    best = act(kept, greedy=True)
     assert (best == best[0, 0]).all()
     assert best[0, 0] != 1
+    assert_equal(best, act(exploration.without_exploration({"past": kept})["past"]))
     first = algorithm.behaviour(learner, Clock.zero())
     assert_equal(best, act(first, greedy=True))
     actions = np.asarray(act(first))
     assert (actions != 1).all()
     if config.network.noisy:
+        assert_equal(actions, act(kept))
         assert first.epsilon == 0
         assert (actions == actions[:, :1]).all()  # of one draw of the weights for a step
         outputs = {float(x) for x in first_values(config, first, timestep, keys)}
         assert len(outputs) == len(keys)
         return
     assert abs((actions == 0).mean() - 0.5) < 0.05
+    for share, own in ((0.05, config), (0.4, with_settings(config, eval_epsilon=0.4))):
+        sampled = np.asarray(act(kept, own))
+        assert (sampled != 1).all()
+        assert abs((sampled != best).mean() - share / 2) < 0.02  # half of the random actions are the best one
+        assert_equal(best, act(kept, own, greedy=True))
     half = algorithm.behaviour(learner, Clock.zero()._replace(progress=jnp.float32(0.5 * 0.5)))
     assert half.epsilon == pytest.approx(0.525)
     others = np.asarray(act(half)) != best[0, 0]

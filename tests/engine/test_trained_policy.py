@@ -130,10 +130,10 @@ def test_a_wrong_shape_is_one_sentence(cartpole, observation, sentence):
 
 def test_a_dictionary_of_observations(shop):
     one = {"purse": np.zeros(2), "day": 3}
-    _, action = shop((), one)
+    _, action = shop((), one, action_mask=np.ones(3))
     assert action.shape == ()
     batch = {"purse": np.zeros((5, 2)), "day": np.full(5, 3)}
-    _, actions = shop((), batch)
+    _, actions = shop((), batch, action_mask=np.ones((5, 3)))
     assert actions.tolist() == [int(action)] * 5
     for wrong, sentence in (
         ({"purse": np.zeros(2)}, "must be a dictionary with the entries day, purse"),
@@ -188,7 +188,7 @@ def test_an_observation_that_is_no_number_is_refused(cartpole, observation, sent
 )
 def test_an_entry_of_a_dictionary_that_is_no_element_is_refused(shop, name, value, sentence):
     one = {"purse": np.zeros(2), "day": 3}
-    assert shop((), one | {"day": 6.0})[1].shape == ()
+    assert shop((), one | {"day": 6.0}, action_mask=[1, 1, 1])[1].shape == ()
     with pytest.raises(ShoalError) as error:
         shop((), one | {name: value})
     assert sentence in str(error.value)
@@ -240,6 +240,21 @@ def test_a_mask_without_a_legal_action_is_refused(shop):
             as_mask(mask, parts, ())
     with pytest.raises(ShoalError, match=r"action_mask\['set'\]\[1\] allows no value of part 0"):
         as_mask({"set": [[1, 0, 0, 0, 1], [0, 0, 1, 1, 1]]}, Dict({"set": parts}), (2,))
+
+
+def test_a_policy_of_a_world_with_masks_needs_one(shop):
+    """A file that recorded whether there are masks is believed, and else the environment is asked."""
+    one = {"purse": np.zeros(2), "day": 3}
+    batch = {"purse": np.zeros((3, 2)), "day": np.zeros(3)}
+    of_record = TrainedPolicy(shop.config, shop.parameters, shop.environment, has_masks=True)
+    sentence = r"^action_mask=None: the world of this policy has masks, .*action_mask=timestep.action_mask\.$"
+    for policy in (shop, of_record):
+        for call in (policy.act, lambda x, **more: policy((), x, **more)):  # noqa: B023
+            for arguments in ((one, {}), (batch, {}), (one, {"key": jax.random.key(0)})):
+                with pytest.raises(ShoalError, match=sentence):
+                    call(arguments[0], **arguments[1])
+    without = TrainedPolicy(shop.config, shop.parameters, shop.environment, has_masks=False)
+    assert without.act(one).shape == ()
 
 
 def test_a_mask_is_obeyed(shop):

@@ -53,7 +53,7 @@ class TestCategorical:
         for n in (1, 2, 18, 100):
             legal = RNG.uniform(size=(n, 20)) < 0.4
             legal[RNG.integers(n, size=20), np.arange(20)] = True
-            logits = np.where(legal, RNG.normal(size=(n, 20)) * 3, distributions.ILLEGAL).astype(np.float32)
+            logits = np.where(legal, RNG.normal(size=(n, 20)) * 3, -np.inf).astype(np.float32)
             probabilities = scipy.special.softmax(logits, axis=0) * RNG.uniform(0.99, 1.01, size=20)
             tiled = jnp.asarray(np.repeat(probabilities, len(uniform), axis=1), jnp.float32)
             drawn = np.asarray(jax.jit(sampler)(tiled, jnp.tile(uniform, 20)))
@@ -90,7 +90,7 @@ class TestMasks:
         np.testing.assert_allclose(
             d.log_prob(jnp.asarray([0, 0]))[0], first[0] - np.logaddexp(*first), rtol=1e-5
         )
-        assert d.log_prob(jnp.asarray([1, 1]))[0] < -1e8
+        assert d.log_prob(jnp.asarray([1, 1]))[0] == -np.inf
         assert d.mode()[0] == 0
         drawn = many(jax.tree.map(lambda x: x[0], d), 20_000)
         assert set(drawn) <= {0, 2}
@@ -112,9 +112,28 @@ class TestMasks:
             d = distributions.masked(Categorical(logits), mask)
             assert all(d.sample(jax.random.key(i)) == 1 for i in range(20))
 
+    @pytest.mark.parametrize("logit", [-1e12, 1e12])
+    def test_legal_actions_of_any_logit_count_alone(self, logit):
+        d = distributions.masked(Categorical(jnp.full(3, logit)), jnp.asarray([False, True, True]))
+        both = distributions.masked(Categorical(jnp.full(3, logit)), jnp.ones(3, bool))
+        np.testing.assert_allclose(d.log_prob(jnp.arange(3)), [-np.inf, -np.log(2), -np.log(2)], rtol=1e-6)
+        np.testing.assert_allclose(
+            [d.entropy(), d.kl(d), d.kl(both), both.kl(d)], [np.log(2), 0, np.log(1.5), np.inf], atol=1e-6
+        )
+        assert d.mode() == 1 and set(many(d, 1000)) == {1, 2}
+
+        def everything(logits):
+            d = distributions.masked(Categorical(logits), jnp.asarray([False, True, True]))
+            return d.entropy() + d.kl(d) + d.log_prob(jnp.asarray(1))
+
+        slope = jax.grad(everything)(jnp.full(3, logit))
+        np.testing.assert_allclose(slope, [0.0, 0.5, -0.5], atol=1e-6)
+
     def test_no_legal_action_is_any_action(self):
         d = distributions.masked(Categorical(self.logits[0]), jnp.zeros(4, bool))
         np.testing.assert_allclose(d.entropy(), np.log(4), rtol=1e-6)
+        np.testing.assert_allclose(d.log_prob(jnp.arange(4)), -np.log(4), rtol=1e-6)
+        np.testing.assert_allclose(d.kl(d), 0.0, atol=1e-6)
 
     def test_parts_of_different_sizes(self):
         sizes = (2, 5)
@@ -297,7 +316,7 @@ def test_deterministic():
     d = Deterministic(floats(1.0, 2.0)[None])
     np.testing.assert_array_equal(d.sample(KEY), d.mode())
     np.testing.assert_array_equal(d.log_prob(d.value), 0.0)
-    np.testing.assert_array_equal(d.log_prob(d.value + 1), distributions.ILLEGAL)
+    np.testing.assert_array_equal(d.log_prob(d.value + 1), -np.inf)
     np.testing.assert_array_equal(d.entropy(), 0.0)
     np.testing.assert_array_equal(d.sample_and_log_prob(KEY)[1], 0.0)
 
@@ -386,7 +405,7 @@ class TestDiscreteValued:
 
     def test_the_mode_is_an_atom_and_nothing_else_is_possible(self):
         np.testing.assert_array_equal(self.d.mode(), self.atoms[self.logits.argmax(axis=-1)])
-        np.testing.assert_array_equal(self.d.log_prob(jnp.full(3, 0.5)), distributions.ILLEGAL)
+        np.testing.assert_array_equal(self.d.log_prob(jnp.full(3, 0.5)), -np.inf)
 
     def test_atoms_of_equal_value_count_together(self):
         d = DiscreteValued(jnp.zeros(4), floats(1.0, 2.0, 2.0, 3.0))

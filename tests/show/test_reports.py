@@ -39,6 +39,42 @@ def told(directory, capsys):
     return capsys.readouterr()
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_end_says_which_bounds_cut_many_targets(tmp_path, capsys, shown):
+    for k, (settings, share, sentence) in enumerate(
+        [
+            (
+                {"v_min": -1.0, "v_max": 2.0},
+                [0.001, 0.25],
+                "25% of the latest targets lie beyond v_min=-1 and v_max=2",
+            ),
+            (
+                {"value_low": 0.0, "value_high": 9.0},
+                [np.nan, 0.02],
+                "2% of the latest targets lie beyond value_low=0",
+            ),
+            ({"v_min": -1.0, "v_max": 2.0}, [0.001, 0.01], ""),
+            ({"v_min": -1.0, "v_max": 2.0}, [], ""),
+        ]
+    ):
+        made = RunDirectory.create(tmp_path / str(k), "CartPole-v1", "c51", {"algorithm": settings})
+        clipped = (
+            {"clipped_mass": share, "clipped_low": [np.nan] * 2, "clipped_high": [30, np.nan]}
+            if share
+            else {}
+        )
+        with Reporter(made, RUN, "CartPole-v1", show=shown) as reporter:
+            reporter.on_training(4, numbers(episode_return=[30, 40], **clipped), 1.5, 2000.0)
+            reporter.warn_of_clipping()
+        said = capsys.readouterr().err
+        if sentence:
+            assert (
+                sentence in said and f"learned as these bounds; {[*settings][1]}=30 would hold them" in said
+            )
+        else:
+            assert "targets" not in said
+
+
 def test_there_is_a_row_for_each_point_and_seed(directory, told):
     rows = directory.load_metrics()
     assert [(row["kind"], row["step"], row["updates"], row["seed"]) for row in rows] == [

@@ -25,6 +25,7 @@ from shoal.nets.q_networks import expected_values
 from shoal.nets.targets import make_target, polyak
 from shoal.ops import statistics
 from shoal.types import (
+    CLIPPING,
     Algorithm,
     Array,
     Checks,
@@ -108,7 +109,9 @@ def act(
     network = exploration.network_of(policy, noise_key, greedy=greedy)
     observation = normalisation.normalise(config, policy.observation, timestep.observation)
     values = expected_values(config.network, network.values(observation))
-    action, distribution = exploration.choose(policy, values, timestep.action_mask, action_key, greedy=greedy)
+    action, distribution = exploration.choose(
+        config, policy, values, timestep.action_mask, action_key, greedy=greedy
+    )
     return (), action, distribution.log_prob(action) if _keeps_log_prob(config) else ()
 
 
@@ -140,6 +143,7 @@ class GradientState(NamedTuple):
     optimizer: PyTree
     since_target: Array
     sums: Array  # of METRICS
+    clipping: Metrics  # sums of `action_values.clipping`
 
 
 def update(
@@ -171,9 +175,10 @@ def update(
     target, _ = optimisers.split_parameters(config.optimization, shared.target)
     optimizer = optimisers.build_for_all(config.optimization, rate)
     step = functools.partial(gradient_step, config, axis, shared.observation, optimizer, merge)
-    state = GradientState(
-        parts, target, shared.optimizer, shared.since_target, jnp.zeros(len(METRICS), jnp.float32)
-    )
+    zeros, clipping = jnp.zeros(len(METRICS), jnp.float32), {}
+    if getattr(config.network, "values", "expected") == "categorical":
+        clipping = dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(())))
+    state = GradientState(parts, target, shared.optimizer, shared.since_target, zeros, clipping)
     state = jax.lax.fori_loop(0, count, functools.partial(step, ring, written, keys), state)
 
     shared = shared._replace(
@@ -183,11 +188,15 @@ def update(
         since_target=state.since_target,
     )
     sums = dict(zip(METRICS, state.sums, strict=True))
-    metrics = {name: Mean(x, count.astype(jnp.float32)) for name, x in sums.items()} | {
-        "gradient_steps": metric_means.scalar_mean(count),
-        "epsilon": metric_means.scalar_mean(exploration.random_share(config, shared.network, clock)),
-        "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
-    }
+    metrics = (
+        {name: Mean(x, count.astype(jnp.float32)) for name, x in sums.items()}
+        | state.clipping
+        | {
+            "gradient_steps": metric_means.scalar_mean(count),
+            "epsilon": metric_means.scalar_mean(exploration.random_share(config, shared.network, clock)),
+            "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
+        }
+    )
     checks = {"loss": ~jnp.isfinite(sums["q_loss"]), "gradient": ~jnp.isfinite(sums["grad_norm"])}
     return Learner(shared, ring), metrics, checks
 
@@ -247,7 +256,8 @@ def gradient_step(
     share = jnp.where(moves > 0, -jnp.expm1(moves * jnp.log1p(-config.tau)), 0.0)  # 1 - (1 - τ)^moves
     target = polyak(state.target, parts, share)
     sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
-    return GradientState(parts, target, opt_state, since_target % period, sums)
+    clipping = jax.tree.map(jnp.add, state.clipping, action_values.clipping(config, batch, axis))
+    return GradientState(parts, target, opt_state, since_target % period, sums, clipping)
 
 
 def make_batch(

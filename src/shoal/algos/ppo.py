@@ -315,6 +315,9 @@ def prepare(
     shared, output, target = value_normalisation.normalise_targets(
         config, axis, learner.shared, output[:-1], target, weight
     )
+    if hasattr(replayed.value, "atoms"):
+        atoms, x = replayed.value.atoms[0, 0], target[..., None]  # the same of all steps
+        metrics |= metric_means.clipping_metrics(x, jnp.ones_like(x), target, atoms, weight, axis)
     moments = normalisation.observe(shared.observation, before.observation, weight, axis)
     shared = shared._replace(observation=moments)
     rows = make_rows(config, trajectory, rollout, replayed, output, advantage, target)

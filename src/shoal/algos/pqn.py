@@ -181,7 +181,7 @@ def act(
     inputs = memories.network_inputs(config, timestep, observation, memory.action)
     network = exploration.network_of(policy, noise_key, greedy=greedy)
     carry, values = q_networks.step(network, memory.carry, inputs)
-    action, _ = exploration.choose(policy, values, timestep.action_mask, action_key, greedy=greedy)
+    action, _ = exploration.choose(config, policy, values, timestep.action_mask, action_key, greedy=greedy)
     previous = action_features(spec.action_space, action) if jax.tree.leaves(memory.action) else ()
     return Memory(carry, previous), action, ()
 

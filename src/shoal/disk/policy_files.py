@@ -68,7 +68,11 @@ def save_last(directory: RunDirectory, population: Run, members: Members) -> Non
 
 def _metadata(population: Run, members: Members) -> dict[str, Any]:
     failed = failed_members(population.fault)
-    return to_metadata(members) | {"failed": [k in failed for k in range(len(members))]}
+    has_masks = population.timestep.action_mask is not None
+    return to_metadata(members) | {
+        "failed": [k in failed for k in range(len(members))],
+        "has_masks": has_masks,
+    }
 
 
 def _last_trees(population: Run) -> dict[str, PyTree]:

@@ -29,11 +29,13 @@ class TrainedPolicy:
 
     Attributes:
       parameters: the part of the learner that acting needs.
+      has_masks: whether its world has masks of legal actions; None asks the environment.
     """
 
     config: Any
     parameters: PyTree
     environment: Environment
+    has_masks: bool | None = None
 
     @property
     def spec(self) -> EnvSpec:
@@ -49,6 +51,13 @@ class TrainedPolicy:
         """Report whether the policy can act in a world of this spec: its own, or one that its config says is alike."""
         acts_alike = getattr(self.config, "acts_alike", None)
         return spec == self.spec or (acts_alike is not None and acts_alike(self.spec, spec))
+
+    @functools.cached_property
+    def _needs_mask(self) -> bool:
+        if self.has_masks is not None:
+            return self.has_masks
+        _, timestep = jax.eval_shape(self.environment.reset, jax.random.key(0))
+        return timestep.action_mask is not None
 
     @functools.cached_property
     def _memory_structure(self) -> Any:
@@ -114,16 +123,16 @@ class TrainedPolicy:
           reward: of the step that led here; of several agents, one number for all or one for each. Only policies that
             are shown it need it, and not at an episode's first step.
           first: whether the observation begins an episode, where the memory is not new.
-          action_mask: the legal actions, where the environment has masks; for several agents, of each.
+          action_mask: the legal actions, needed where the environment has masks; for several agents, of each.
           alive: which of several agents take part; None for all.
           key: samples an action; without it the policy takes its mode.
         Returns:
           memory and action, batched as the observation is.
         Raises:
-          ShoalError: the observation or the mask does not have its space's shape; an observation is NaN, infinite
-            where its space has a bound, or not a value of a Discrete or integer space; the mask allows no action; the
-            reward is not finite, or missing where the policy needs it; the memory is of another policy or another
-            batch; or the key is not a key.
+          ShoalError: the observation or the mask does not have its space's shape; the mask is missing; an observation
+            is NaN, infinite where its space has a bound, or not a value of a Discrete or integer space; the mask allows
+            no action; the reward is not finite, or missing where the policy needs it; the memory is of another policy
+            or another batch; or the key is not a key.
         """
         spec, agents = self.spec, () if self.spec.num_agents == 1 else (self.spec.num_agents,)
         space = spec.of_actor.observation_space
@@ -140,6 +149,11 @@ class TrainedPolicy:
         if needs_reward and not np.all(memory.is_new | first):  # type: ignore[union-attr]
             raise ShoalError(
                 "reward=None: this policy is shown the previous reward; give it, such as reward=0.0."
+            )
+        if action_mask is None and self._needs_mask:
+            raise ShoalError(
+                "action_mask=None: the world of this policy has masks, and without one it may choose an illegal "
+                "action; give that of the time-step, such as action_mask=timestep.action_mask."
             )
         if action_mask is not None:
             batch_shape = () if is_single else (size,)
@@ -374,7 +388,7 @@ def check_memory(memory: Memory, size: int, structure: Any) -> None:
 
 
 def batch_axes(observation: PyTree, space: Space) -> int:
-    """Count the leading axes that an observation has beyond its space's shape, 0 or 1.
+    """Count the leading axes that an observation, of arrays, has beyond its space's shape, 0 or 1.
 
     Raises:
       ShoalError: the shape is neither one element's nor a batch's.
@@ -384,10 +398,7 @@ def batch_axes(observation: PyTree, space: Space) -> int:
         if len(axes) != 1:
             raise ShoalError("the entries of observation disagree on whether they are one or a batch.")
         return axes.pop()
-    try:
-        shape = np.shape(observation)
-    except ValueError as error:  # lists of different lengths
-        raise ShoalError(f"observation={short_repr(observation)} is not an array of one shape.") from error
+    shape = observation.shape
     extra = len(shape) - len(space.shape)
     if extra not in (0, 1) or shape[extra:] != space.shape:
         expected = "an integer" if isinstance(space, Discrete) else f"of shape {space.shape}"

@@ -6,7 +6,7 @@ minimised. An action that is none of 0..A-1 has the loss NaN, unless its transit
 ascending order, one support for all, [n], or one for each, [..., n]; those of the prediction and of the target may
 differ in number and place. Logits and quantiles of actions are [..., A, n]; `fractions`, of which each quantile is one,
 are in (0, 1), [n] or [..., n]; `delta` is that of the Huber loss, a number of 0 or more. An action that is illegal
-gets -1e9 in `selector_t`.
+gets -inf in `selector_t`.
 """
 
 import jax

@@ -2,7 +2,7 @@
 
 The rules for weights, gradients and dtypes are those of `shoal.ops.value_losses`. Each function returns TD errors
 δ_t = target - q_{t-1}(a_{t-1}), [...], so that `huber(δ)` or `squared(δ)` is the loss and |δ| a priority. An
-action that is illegal at observation t gets a value of -1e9 there before it is passed. An action a_{t-1} that is
+action that is illegal at observation t gets a value of -inf there before it is passed. An action a_{t-1} that is
 none of 0..A-1 has the error NaN, unless its transition has weight 0. All values are [..., A].
 """
 

@@ -196,7 +196,8 @@ def load_policy(
     if parts:
         new = jax.jit(lambda config: policy(config, init(config)))(config)
         parameters = _take_parts(parameters, new, parts)
-    return TrainedPolicy(config, parameters, own.environment)
+    has_masks = stored.directory.load_config().get("has_masks")  # not in files from before it was recorded
+    return TrainedPolicy(config, parameters, own.environment, has_masks)
 
 
 def _replay_names(experiment: experiments.Experiment) -> tuple[str, ...]:

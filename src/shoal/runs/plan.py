@@ -53,7 +53,7 @@ from shoal.xla.jax_settings import require_usable
 PARTS = {"environment", "algorithm", "run"}  # of config.json
 FURTHER_PARTS = {
     *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
-    *("settings", "asked", "history", "resumed_from"),
+    *("settings", "asked", "history", "resumed_from", "has_masks"),
 }
 SCHEMA = 3  # of config.json; counts up when a setting changes its meaning
 

@@ -230,8 +230,8 @@ def save_changes(
     """Write the settings of a resumed run into its `config.json`, and their changes into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
-    further = {"settings": differences(experiment), "asked": saved.get("asked", {}), "history": history}
-    config = as_json(experiment) | further
+    kept = {name: saved[name] for name in ("asked", "has_masks") if name in saved}
+    config = as_json(experiment) | kept | {"settings": differences(experiment), "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 

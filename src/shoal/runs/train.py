@@ -291,7 +291,7 @@ def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes
         reduction_check.check_reduced(first.environment, first.config, settings, experiment.algorithm)
     if score != "return_mean" or eval_metrics:
         compiled_trainer.check_score(first.environment, first.config, settings)
-    config = resume.config_json(experiment, asked)
+    config = resume.config_json(experiment, asked) | {"has_masks": shapes.timestep.action_mask is not None}
     return Plan(experiment, settings, layout, config, resume.identity_of(experiment, config), is_new)
 
 
@@ -394,6 +394,7 @@ def save_run(
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained, history)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
+    reporter.warn_of_clipping()
     reporter.end_interim()
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)

@@ -21,10 +21,16 @@ from shoal.show.interim import InterimWriter
 from shoal.show.listeners import Listeners, StartedRun
 from shoal.show.plots import plot_learning_curve
 from shoal.show.progress import Progress
+from shoal.types import CLIPPING
 from shoal.xla import machine
 
 MAX_SETTINGS = 5  # in the first line of a result
 CLOSING_SECONDS = 5.0  # the wait at a run's end for rows that are being written
+LARGE_CLIPPING = 0.01  # the share of targets beyond the bounds of a distribution of which a run says so
+BOUNDS = (
+    ("v_min", "v_max"),
+    ("value_low", "value_high"),
+)  # the settings of these bounds, of which a run has one pair
 INTERIM_SECONDS = 15.0  # the wait for the picture of the run so far, whose imports take seconds
 
 
@@ -68,6 +74,7 @@ class Reporter:
             (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
         ]
         self.updates_logged = 0  # number of updates at the last log point
+        self._clipping: Numbers = {}  # the metrics of `CLIPPING` there
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
@@ -121,6 +128,7 @@ class Reporter:
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> str:
         """Write a log point."""
         self.updates_logged = updates
+        self._clipping = {name: metrics[name] for name in CLIPPING if name in metrics}
         speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
         numbers = {**metrics, **{name: np.full(len(self.members), x) for name, x in speed.items()}}
         self.write_rows("train", updates, numbers)
@@ -130,6 +138,23 @@ class Reporter:
         shown = {"training return (sampled actions)": float(np.mean(returns))} if returns.size else {}
         self.progress.update(steps, steps_per_second, **shown)
         return self.listeners.tell("on_training", steps, _copies(numbers)) or self.companions.stop
+
+    def warn_of_clipping(self) -> None:
+        """Say which bounds of a distribution of returns cut more than 1% of the latest targets."""
+        share, low, high = (np.asarray(self._clipping.get(name, np.nan)) for name in CLIPPING)
+        if not (worst := np.max(share, initial=0.0, where=np.isfinite(share))) > LARGE_CLIPPING:
+            return
+        settings = self.directory.load_config()["algorithm"]
+        names = next(
+            (x for x in BOUNDS if settings.get(x[0]) is not None), ("the lower bound", "the upper bound")
+        )
+        now = " and ".join(f"{name}={settings[name]:g}" if name in settings else name for name in names)
+        fits = zip(names, (np.min, np.max), (low, high), strict=True)
+        needed = [f"{name}={f(x[np.isfinite(x)]):.4g}" for name, f, x in fits if np.isfinite(x).any()]
+        self.progress.warn(
+            f"{worst:.0%} of the latest targets lie beyond {now}, and are learned as these bounds"
+            + (f"; {' and '.join(needed)} would hold them" if needed else "")
+        )
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""

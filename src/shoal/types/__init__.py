@@ -21,6 +21,11 @@ EPISODE_ENDED = (
 OBSERVATION = "observation"  # the entry of an agent's own observation, next to others
 GLOBAL_STATE = "global_state"  # the entry with the world's state, without an axis of agents
 TEAM_RETURNS = ("mean", "sum")  # how the returns of several agents add up
+CLIPPING = (
+    "clipped_mass",
+    "clipped_low",
+    "clipped_high",
+)  # metrics of targets beyond the bounds of a distribution
 
 PyTree = Any
 Array = jax.Array

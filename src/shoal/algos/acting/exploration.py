@@ -5,6 +5,7 @@ The probability of a random action decreases while a run trains. Each environmen
 
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from shoal.config import struct
@@ -21,10 +22,10 @@ class ExplorationConfig:
     """Settings of random actions; the names are CleanRL's."""
 
     needs: ClassVar[Table] = dict.fromkeys(
-        ("start_e", "end_e", "exploration_fraction"), (Needs("noisy", (False,)),)
+        ("start_e", "end_e", "exploration_fraction", "eval_epsilon"), (Needs("noisy", (False,)),)
     )
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "exploration": ("start_e", "end_e", "exploration_fraction"),
+        "exploration": ("start_e", "end_e", "exploration_fraction", "eval_epsilon"),
     }
 
     start_e: float = parameter(1.0, low=0.0, high=1.0)
@@ -33,6 +34,8 @@ class ExplorationConfig:
     """Takes a random action with this probability after exploration_fraction of the training."""
     exploration_fraction: float = parameter(0.5, low=0.0, high=1.0)
     """Changes the probability of a random action linearly over this share of the training."""
+    eval_epsilon: float | None = parameter(None, low=0.0, high=1.0)
+    """Takes a random action with this probability in evaluations that sample actions; None is end_e."""
 
 
 def epsilon(config: ExplorationConfig, progress: Array) -> Array:
@@ -47,11 +50,11 @@ class ActingPolicy(NamedTuple):
 
     network: PyTree
     observation: statistics.RunningMoments | None
-    epsilon: PyTree = ()  # the probability of a random action, []; () where only the best action is taken
+    epsilon: PyTree = ()  # the probability of a random action, []; () is that of evaluations, None takes the best alone
 
 
 def policy_of(learner: Learner, clock: Clock) -> ActingPolicy:
-    """Return what acts by the best actions of `shared.network`; it is evaluated and saved."""
+    """Return what acts by `shared.network`, with random actions only where it samples; it is evaluated and saved."""
     return ActingPolicy(learner.shared.network, learner.shared.observation)
 
 
@@ -65,21 +68,36 @@ def random_share(config: Any, network: PyTree, clock: Clock) -> Array:
     return jnp.zeros(()) if has_noise(network) else epsilon(config.exploration, clock.progress)
 
 
+def without_exploration(policies: PyTree) -> PyTree:
+    """Return policies that take the best actions alone, also where they are to sample; others stay as they are."""
+
+    def is_policy(x: Any) -> bool:
+        return isinstance(x, ActingPolicy)
+
+    return jax.tree.map(
+        lambda x: x._replace(epsilon=None) if is_policy(x) else x, policies, is_leaf=is_policy
+    )
+
+
 def network_of(policy: ActingPolicy, key: Array, *, greedy: bool) -> PyTree:
     """Return the network that acts at one step: with a draw of its noise, if it has any and explores."""
     return with_noise(policy.network, key) if _explores(policy, greedy) else policy.network
 
 
 def choose(
-    policy: ActingPolicy, values: Array, mask: Array | None, key: Array, *, greedy: bool
+    config: Any, policy: ActingPolicy, values: Array, mask: Array | None, key: Array, *, greedy: bool
 ) -> tuple[Array, EpsilonGreedy]:
     """Choose actions by their values [N, A]; return also the distribution that they are from."""
     if not _explores(policy, greedy):
         distribution = EpsilonGreedy(values, 0.0, mask)
         return distribution.mode(), distribution
-    distribution = EpsilonGreedy(values, policy.epsilon, mask)
+    share: Any = policy.epsilon
+    if isinstance(share, tuple):
+        own, random = config.exploration.eval_epsilon, config.exploration.end_e
+        share = jnp.zeros(()) if has_noise(policy.network) else random if own is None else own
+    distribution = EpsilonGreedy(values, share, mask)
     return distribution.sample(key), distribution
 
 
 def _explores(policy: ActingPolicy, greedy: bool) -> bool:
-    return not (greedy or isinstance(policy.epsilon, tuple))
+    return not (greedy or policy.epsilon is None)

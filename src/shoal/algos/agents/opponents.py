@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.algos.acting.exploration import without_exploration
 from shoal.algos.agents.independent import Sets
 from shoal.base.errors import ShoalError
 from shoal.config import struct
@@ -98,7 +99,8 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     def behaviour(learner: Learner, clock: Clock) -> Behaviour:
         pool, entries = learner.shared.pool, learner.shared.opponent
         past = (jax.tree.map(lambda x, k=k: x[entries[k]], policies) for k, policies in enumerate(pool))
-        return Behaviour((algorithm.behaviour or algorithm.policy)(_latest(learner), clock), tuple(past))
+        latest = (algorithm.behaviour or algorithm.policy)(_latest(learner), clock)
+        return Behaviour(latest, without_exploration(tuple(past)))
 
     def act(
         policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.algos.learning import metric_means
 from shoal.ops import distributional, off_policy, q_losses, value_losses
-from shoal.types import Array
-
-ILLEGAL = -1e9  # the value of an illegal action where the best one is chosen
+from shoal.types import Array, Mean
 
 
 class Transitions(NamedTuple):
@@ -29,8 +28,10 @@ class Transitions(NamedTuple):
 
 
 def legal(values: Array, mask: Array | None) -> Array:
-    """Return values of actions with those of illegal ones so low that none is the best."""
-    return values if mask is None else jnp.where(mask, values, ILLEGAL)
+    """Return values of actions with -inf for illegal ones; where none is legal, as when acting, all count as legal."""
+    if mask is None:
+        return values
+    return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), values, -jnp.inf)
 
 
 def loss(config: Any, output: Any, batch: Transitions) -> Array:
@@ -65,6 +66,21 @@ def loss(config: Any, output: Any, batch: Transitions) -> Array:
     else:
         error = q_losses.double_q_learning(output, *transition, *end, batch.weight)
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
+
+
+def clipping(config: Any, batch: Transitions, axis: tuple[str, ...]) -> dict[str, Mean]:
+    """Measure the mass of categorical targets beyond their atoms; empty for other kinds of values.
+
+    Atoms from r / (1 - γ) of the least reward to that of the greatest hold all targets; γ is 0 where nothing follows.
+    """
+    if getattr(config.network, "values", "expected") != "categorical":
+        return {}
+    best = jnp.argmax(batch.selector, axis=-1)[:, None, None]
+    logits = jnp.take_along_axis(batch.output.logits, best, axis=-2)[:, 0]
+    atoms = batch.output.atoms[0, 0]  # the same of all actions
+    x = batch.reward[:, None] + batch.discount[:, None] * atoms
+    needed = batch.reward / (1.0 - batch.discount)
+    return metric_means.clipping_metrics(x, jax.nn.softmax(logits), needed, atoms, batch.weight, axis)
 
 
 class Steps(NamedTuple):

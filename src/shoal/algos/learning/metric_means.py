@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 
 from shoal.ops import statistics
-from shoal.types import Array, Mean
+from shoal.types import CLIPPING, Array, Mean
+
+CUT = 0.01  # the least share of a target beyond a bound for which the target counts as cut there
 
 
 def scalar_mean(x: Array | float) -> Mean:
@@ -17,6 +20,45 @@ def moment_metrics(name: str, x: Array, weight: Array, axis: tuple[str, ...]) ->
     """Return mean and standard deviation of a batch as metrics."""
     mean, variance = statistics.weighted_moments(x, weight, axis_name=axis)
     return {f"{name}_mean": scalar_mean(mean), f"{name}_std": scalar_mean(jnp.sqrt(variance))}
+
+
+def clipping_metrics(
+    x: Array,
+    mass: Array,
+    needed: Array,
+    atoms: Array,
+    weight: Array,
+    axis: tuple[str, ...],
+) -> dict[str, Mean]:
+    """Measure the share of targets that lies beyond the bounds of a distribution, and is learned as the bound.
+
+    Args:
+      x, mass: the targets' atoms and their probabilities, [..., m].
+      needed: the bound that would hold a target, [...].
+      atoms: those of the distribution that is learned.
+    Returns:
+      `clipped_mass`, the share; `clipped_low` and `clipped_high`, the bounds that would hold all targets that are cut
+      at either end; of no weight where none is.
+    """
+    low, high = jnp.min(atoms), jnp.max(atoms)
+    slack = 1e-5 * (high - low)  # for rounding
+
+    def share_of(is_beyond: Array) -> Array:
+        return jnp.where(weight > 0, jnp.sum(jnp.where(is_beyond, mass, 0.0), axis=-1), 0.0)
+
+    below, above = share_of(x < low - slack), share_of(x > high + slack)
+    least = jnp.min(jnp.where(below > CUT, needed, jnp.inf))
+    greatest = jnp.max(jnp.where(above > CUT, needed, -jnp.inf))
+    total, count = jnp.sum(below + above), jnp.sum(jnp.where(weight > 0, 1.0, 0.0))
+    if axis:
+        total, count = jax.lax.psum((total, count), axis)
+        least, greatest = jax.lax.pmin(least, axis), jax.lax.pmax(greatest, axis)
+
+    def where_finite(bound: Array) -> Mean:
+        return Mean(jnp.where(jnp.isfinite(bound), bound, 0.0), jnp.isfinite(bound).astype(jnp.float32))
+
+    metrics = Mean(total, count), where_finite(least), where_finite(greatest)
+    return dict(zip(CLIPPING, metrics, strict=True))
 
 
 def step_means(steps: dict[str, Array], actors: Sequence[str]) -> dict[str, Mean]:

@@ -12,11 +12,10 @@ a TypeError while tracing. `TanhNormal` has a second set of the same methods for
 bounds.
 
 Nothing here is NaN or infinite, nor its gradient, for logits of ±1e4, scales from 1e-6 to 1e6, actions at the
-bound, or one legal action. What cannot happen has the log-probability `ILLEGAL`, which is finite; a number that
-is not an action (-1, or n) has NaN, and no gradient.
+bound, or one legal action, but for the log-probability of what cannot happen, -inf, and the KL to a distribution in
+which it cannot, inf. A number that is not an action (-1, or n) has the log-probability NaN, and no gradient.
 """
 
-from shoal.ops.distributions._arguments import ILLEGAL
 from shoal.ops.distributions.continuous import Beta, Deterministic, Normal, TanhNormal
 from shoal.ops.distributions.discrete import (
     Categorical,
@@ -28,7 +27,6 @@ from shoal.ops.distributions.discrete import (
 from shoal.ops.distributions.restricted import Restricted
 
 __all__ = [
-    "ILLEGAL",
     "Beta",
     "Categorical",
     "Deterministic",

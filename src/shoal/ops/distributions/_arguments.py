@@ -8,8 +8,6 @@ from shoal.ops._checks import floating, integer, real
 Array = jax.Array
 Shape = tuple[int, ...]
 
-ILLEGAL = -1e9  # the logit of an impossible choice: finite, so that 0 times its log-probability is 0
-
 
 def parameter(**named: Array) -> Array:
     """Return one parameter, widened to float32 if it is narrower; TypeError if it is not floating."""

@@ -11,7 +11,6 @@ import numpy as np
 from jax.scipy.special import erf
 
 from shoal.ops.distributions._arguments import (
-    ILLEGAL,
     as_vectors,
     broadcast_shape,
     parameter,
@@ -259,9 +258,9 @@ class Deterministic(NamedTuple):
         return self.value
 
     def log_prob(self, x: Array) -> Array:
-        """Log-probability, [..., n] -> [...]: 0 where x is the value, else `ILLEGAL`."""
+        """Log-probability, [..., n] -> [...]: 0 where x is the value, else -inf."""
         _common_shape(x=jnp.shape(x), value=self.value.shape)
-        return jnp.where(jnp.all(x == self.value, axis=-1), 0.0, jnp.float32(ILLEGAL))
+        return jnp.where(jnp.all(x == self.value, axis=-1), 0.0, -jnp.inf)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """The value and 0."""
@@ -272,7 +271,7 @@ class Deterministic(NamedTuple):
         return jnp.zeros(self.value.shape[:-1], jnp.float32)
 
     def kl(self, other: "Deterministic") -> Array:
-        """KL(self || other), [...]: 0 where the values are equal, else very large."""
+        """KL(self || other), [...]: 0 where the values are equal, else infinite."""
         return 0.0 - other.log_prob(self.value)
 
 

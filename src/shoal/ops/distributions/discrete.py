@@ -12,7 +12,6 @@ import numpy as np
 from shoal.ops._checks import real
 from shoal.ops._selects import in_range
 from shoal.ops.distributions._arguments import (
-    ILLEGAL,
     as_integers,
     broadcast_shape,
     parameter,
@@ -65,7 +64,7 @@ class Categorical(NamedTuple):
         return log_total - jnp.sum(_masked_product(weights, shifted), axis=0) / jnp.sum(weights, axis=0)
 
     def kl(self, other: "Categorical") -> Array:
-        """KL(self || other), [...]; very large where self takes actions that are illegal in other."""
+        """KL(self || other), [...]; infinite where self takes actions that are illegal in other."""
         same_last_axis(self=self.logits.shape, other=other.logits.shape)
         shifted_p, log_total_p = self._log_weights(jnp.ndim(other.logits) - 1)
         shifted_q, log_total_q = other._log_weights(jnp.ndim(self.logits) - 1)
@@ -151,7 +150,7 @@ def masked(distribution: T, mask: Array) -> T:
     parts = distribution.logits if isinstance(distribution, MultiCategorical) else (distribution.logits,)
     sizes = [part.shape[-1] for part in parts]
     masks = jnp.split(_boolean_mask(mask, sum(sizes)), np.cumsum(sizes)[:-1].tolist(), axis=-1)
-    legal = tuple(jnp.where(m, parameter(logits=part), ILLEGAL) for m, part in zip(masks, parts, strict=True))
+    legal = tuple(_legal_logits(m, parameter(logits=part)) for m, part in zip(masks, parts, strict=True))
     if isinstance(distribution, MultiCategorical):
         return MultiCategorical(legal)
     return Categorical(legal[0])
@@ -181,7 +180,7 @@ class EpsilonGreedy(NamedTuple):
         return jnp.argmax(self._legal_and_best[1], axis=-1).astype(jnp.int32)
 
     def log_prob(self, x: Array) -> Array:
-        """[...] -> [...]; `ILLEGAL` of actions that are never taken, NaN where x is none of 0..n-1."""
+        """[...] -> [...]; -inf of actions that are never taken, NaN where x is none of 0..n-1."""
         return self.categorical.log_prob(x)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
@@ -193,7 +192,7 @@ class EpsilonGreedy(NamedTuple):
         return self.categorical.entropy()
 
     def kl(self, other: "EpsilonGreedy") -> Array:
-        """KL(self || other), [...]; very large where self takes actions that other never does."""
+        """KL(self || other), [...]; infinite where self takes actions that other never does."""
         return self.categorical.kl(other.categorical)
 
     @property
@@ -207,7 +206,7 @@ class EpsilonGreedy(NamedTuple):
         epsilon = widen(self.epsilon)[..., None]
         probabilities = epsilon * _uniform_over(legal) + (1.0 - epsilon) * _uniform_over(best)
         possible = probabilities > 0
-        return Categorical(jnp.where(possible, jnp.log(jnp.where(possible, probabilities, 1.0)), ILLEGAL))
+        return Categorical(jnp.where(possible, jnp.log(jnp.where(possible, probabilities, 1.0)), -jnp.inf))
 
     @property
     def _legal_and_best(self) -> tuple[Array, Array]:
@@ -240,13 +239,15 @@ class DiscreteValued(NamedTuple):
         return self._atom(self._categorical.mode())
 
     def log_prob(self, x: Array) -> Array:
-        """[...] -> [...]: `ILLEGAL` unless x is exactly one of the atoms."""
+        """[...] -> [...]: -inf unless x is exactly one of the atoms."""
         real(x=x)
         atoms, log_probabilities = self._support, jax.nn.log_softmax(self._categorical.logits)
         broadcast_shape(x=jnp.shape(x), batch=jnp.shape(log_probabilities)[:-1])
         equal = widen(x)[..., None] == atoms
-        chosen = jax.nn.logsumexp(jnp.where(equal, log_probabilities, ILLEGAL), axis=-1)
-        return jnp.where(jnp.any(equal, axis=-1), chosen, ILLEGAL)
+        is_atom = jnp.any(equal, axis=-1)
+        read = equal | ~is_atom[..., None]  # all where there is none, so that the gradient is 0 and not NaN
+        chosen = jax.nn.logsumexp(jnp.where(read, log_probabilities, -jnp.inf), axis=-1)
+        return jnp.where(is_atom, chosen, -jnp.inf)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
         """An atom and its log-probability."""
@@ -309,6 +310,11 @@ def _boolean_mask(mask: Array, n: int) -> Array:
     if jnp.shape(mask)[-1:] != (n,):
         raise ValueError(f"mask has shape {list(jnp.shape(mask))}; its last axis must be {n} long.")
     return jnp.asarray(mask).astype(bool)
+
+
+def _legal_logits(mask: Array, logits: Array) -> Array:
+    """Return the logits of legal actions and -inf for others; zeros where none is legal."""
+    return jnp.where(mask, logits, jnp.where(jnp.any(mask, axis=-1, keepdims=True), -jnp.inf, 0.0))
 
 
 def _uniform_over(mask: Array) -> Array:
