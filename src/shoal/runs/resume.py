@@ -207,7 +207,10 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
 def _changeable(experiment: Experiment) -> set[str]:
     """Return the names of the settings that a resumed run may change."""
     own = settings.settings_of(experiment.config)
-    return {*CHANGEABLE, *(name for name, setting in own.items() if setting.is_data)}
+    return {
+        *CHANGEABLE,
+        *(name for name, setting in own.items() if setting.is_data and not setting.is_initial),
+    }
 
 
 def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:
