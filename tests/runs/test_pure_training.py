@@ -22,6 +22,7 @@ from shoal.envs.base import unwrapped
 from shoal.envs.probes import ActionReward
 from shoal.runs import pure_training
 from shoal.runs.pure_training import SETTINGS
+from shoal.xla.costs import _programs
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -341,3 +342,22 @@ def test_any_float_may_be_traced(algorithm, settings):
     filled = config.with_critic_defaults() if algorithm == "ppo" else config
     for given in (config, filled):
         assert jax.eval_shape(made, jax.tree.map(jnp.float32, given)) is not None
+
+
+def test_no_ring_goes_through_the_conditional_of_evaluations():
+    """A conditional that received and returned the rings would copy them in each update."""
+    rings = {"buffer_size": 4 * 997, "learning_starts": 8, "batch_size": 8}
+    train = shoal.make_train("CartPole-v1", "dqn", preset=False, **SMALL, **rings, num_updates=3, num_evals=2)
+
+    def shapes(program):
+        for equation in program.eqns:
+            for x in (*equation.invars, *equation.outvars) if equation.primitive.name == "cond" else ():
+                yield x.aval.shape
+            for part in _programs(equation.params):
+                yield from shapes(part)
+
+    found = list(shapes(jax.make_jaxpr(train)(KEY).jaxpr))
+    assert found
+    assert not [shape for shape in found if {997, 998, 999, 1000} & set(shape)]
+    ring = jax.tree.leaves(jax.eval_shape(train, KEY)[0].local)
+    assert any({997, 998, 999, 1000} & set(x.shape) for x in ring)

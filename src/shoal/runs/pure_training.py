@@ -116,7 +116,8 @@ def _train(
         run, sums = train(run, count)
         evaluation = nothing
         if points:
-            run, evaluation = jax.lax.cond(is_evaluated, evaluate, lambda run: (run, nothing), run)
+            # Of the metrics alone: a run that went through the conditional would be copied in each update, rings too.
+            evaluation = jax.lax.cond(is_evaluated, lambda: evaluate(run)[1], lambda: nothing)
         return run, ({name: mean.value for name, mean in sums.items()}, evaluation)
 
     updates = np.arange(
