@@ -116,7 +116,7 @@ class Setting(NamedTuple):
     @property
     def is_initial(self) -> bool:
         """Whether the value is read where a run starts and never again."""
-        return struct.metadata_of(self.owner).get(self.name, {}).get("initial", False)
+        return bool(struct.metadata_of(self.owner).get(self.name, {}).get("initial"))
 
     @property
     def text(self) -> str:
