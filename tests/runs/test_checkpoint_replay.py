@@ -13,15 +13,18 @@ from tiny_worlds import assert_equal, populate
 import shoal
 from shoal.algos.agents.independent import Sets, over_agents
 from shoal.algos.agents.opponents import Opponents, against_past
+from shoal.algos.dqn_config import DQNConfig
 from shoal.algos.ppo_config import PPOConfig
 from shoal.base import signals
 from shoal.config import struct
+from shoal.config.settings import with_settings
 from shoal.disk import array_file
 from shoal.disk.checkpoints import Checkpoints
 from shoal.engine.run_config import RunConfig
 from shoal.envs.probes import ActionReward
 from shoal.envs.team_probe import TeamProbe
 from shoal.runs import checkpointing
+from shoal.runs import resume as resume_rules
 from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import Pacer
 from shoal.types import Learner, spec_of
@@ -271,3 +274,29 @@ def test_the_replay_of_each_set_of_agents_is_emptied_and_their_pool_stays():
         against_past(over_agents(BanditConfig().algorithm, view, sets), Opponents(sets, 0.5, 3, 1))[-1]
         is None
     )
+
+
+@pytest.mark.parametrize("starts", [0, 16, 30, 31, 40])
+@pytest.mark.parametrize("every", [1, 7, 24])
+def test_a_run_without_its_replay_must_have_a_gradient_step_left(capfd, starts, every):
+    """Refused where none was made before, else said; the reference counts step by step."""
+    config = with_settings(DQNConfig(), learning_starts=starts, train_frequency=every)
+    for made, total in ((16, 96), (16, 48), (16, 32), (64, 96), (64, 72), (64, 64), (80, 200)):
+        run = RunConfig(num_envs=4, num_steps=2, total_steps=total)
+
+        def learns_at(step, filled_from, starts=starts, every=every):
+            filled = (step // 8 + 1) * 8 - filled_from  # steps in the rings when the update is made
+            return step > starts and step % every == 0 and filled >= starts
+
+        before, after = (
+            any(learns_at(k, 0) for k in range(made)),
+            any(learns_at(k, made) for k in range(made, total)),
+        )
+        if after or made == total or before:
+            resume_rules.check_refill(run, config, made)
+            assert ("leaves no gradient step" in capfd.readouterr().err) == (not after and made < total)
+        else:
+            with pytest.raises(
+                shoal.ShoalError, match=f"learning_starts={starts} leaves no gradient step in what"
+            ):
+                resume_rules.check_refill(run, config, made)

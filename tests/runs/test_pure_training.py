@@ -1,5 +1,7 @@
 """A pure training function learns what `shoal.train` learns, and is compiled and mapped as any function of JAX."""
 
+import contextlib
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -9,11 +11,18 @@ from broken_worlds import Breaks
 from tiny_bandit import BanditConfig
 
 import shoal
+from shoal.algos.catalogue import algorithms, config_class
 from shoal.algos.ppo import PPOConfig
-from shoal.config.settings import with_settings
+from shoal.config import struct
+from shoal.config.settings import settings_of, with_settings
 from shoal.disk.directory import RunDirectory
+from shoal.engine.run_config import RunConfig
+from shoal.envs import registry
+from shoal.envs.base import unwrapped
 from shoal.envs.probes import ActionReward
 from shoal.runs import pure_training
+from shoal.runs.pure_training import SETTINGS
+from shoal.xla.costs import _programs
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -201,6 +210,105 @@ def test_what_is_no_key_is_refused():
         train(0)
 
 
+def traced(function):
+    """Trace a function of one number."""
+    jax.eval_shape(lambda x: (function(x), x)[1], jnp.float32(1))
+
+
+def test_each_setting_is_data_or_refused_by_name():
+    """Refused before anything is traced, and no later training of the process suffers from it."""
+    owners, run = set(), settings_of(RunConfig())
+    for algorithm in algorithms():
+        for name, setting in (settings_of(config_class(algorithm)()) | {x: run[x] for x in SETTINGS}).items():
+            if (setting.owner, name) in owners:
+                continue
+            owners.add((setting.owner, name))
+
+            def make(x, algorithm=algorithm, name=name):
+                shoal.make_train("CartPole-v1", algorithm, preset=False, **{name: x})
+
+            def make_with(x, algorithm=algorithm, name=name):
+                shoal.make_train("CartPole-v1", with_settings(config_class(algorithm)(), **{name: x}))
+
+            if setting.is_data:
+                traced(make_with)
+            else:
+                with pytest.raises(shoal.ShoalError, match=rf"^{name}( is traced|=\S+ is (neither|not) )"):
+                    traced(make)
+    assert len(owners) > 300
+    shoal.make_train("CartPole-v1", CARTPOLE, **SMALL, num_updates=1)(KEY)
+
+
+def test_each_parameter_of_an_environment_is_data_or_refused_by_name():
+    counts = {False: 0, True: 0}
+    by_class = {type(unwrapped(shoal.make(name))): name for name in shoal.envs.environments()}
+    for cls, environment in by_class.items():
+        for name, declared in registry.parameters_of(environment).items():
+            is_data = name in struct.data_fields(cls)
+            if declared.annotation is float or not is_data:
+                counts[is_data] += 1
+                with (
+                    contextlib.nullcontext()
+                    if is_data
+                    else pytest.raises(shoal.ShoalError, match=f"{name}.*traced")
+                ):
+                    traced(lambda x, name=name, of=environment: shoal.make(of, **{name: x}))
+    assert min(counts.values()) > 100
+
+
+ENVIRONMENTS = sorted({type(unwrapped(shoal.make(x))): x for x in shoal.envs.environments()}.values())
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.quick("CartPole-v1", "Pendulum-v1", "mpe/Tag-v0")
+def test_every_number_of_an_environment_may_be_traced(name):
+    environment = shoal.make(name)
+
+    def train(environment):
+        made = shoal.make_train(environment, "ppo", preset=False, **SMALL, num_updates=1, num_minibatches=2)
+        return made(KEY)[0]
+
+    assert jax.eval_shape(train, struct.as_arrays(environment)) is not None
+
+
+def test_environments_and_initial_weights_are_mapped():
+    """Each member is its own run, its environment given or named."""
+
+    def train(environment, scale, **settings):
+        config = with_settings(CARTPOLE, hidden_scale=scale)
+        return shoal.make_train(environment, config, **SMALL, num_updates=2, **settings)(KEY)[0].shared
+
+    numbers = jnp.float32([5.0, 9.8]), jnp.float32([1.0, 2.0])
+    given = jax.vmap(lambda gravity, scale: train(shoal.make("CartPole-v1", gravity=gravity), scale))(
+        *numbers
+    )
+    named = jax.vmap(
+        lambda gravity, scale: train("CartPole-v1", scale, environment_parameters={"gravity": gravity})
+    )(*numbers)
+    assert_equal(named, given)
+    for k, (gravity, scale) in enumerate(zip((5.0, 9.8), (1.0, 2.0), strict=True)):
+        alone = train(shoal.make("CartPole-v1", gravity=gravity), scale)
+        assert_close(member(given, k), alone)
+
+
+def test_a_policy_is_of_one_learner():
+    train = shoal.make_train("CartPole-v1", CARTPOLE, **SMALL, num_updates=1)
+    learners = jax.tree.map(lambda x: jnp.stack([jnp.stack([x, x]), jnp.stack([x, x + 1])]), train(KEY)[0])
+    assert_equal(train.policy(learners, (1, 1)).parameters, train.policy(member(learners, (1, 1))).parameters)
+    assert train.policy(member(learners, 0), 1).act(np.zeros(4)) in (0, 1)
+    for tree, index, sentence in (
+        (learners, None, r"is of a mapped training, \[2, 2\].*index=None.*index=\(0, 0\)\) takes the first"),
+        (
+            member(learners, 0),
+            2,
+            r"\[2\], and index=2 is the place of none in it; policy\(learner, index=0\)",
+        ),
+        (member(learners, (0, 0)), 0, "is one, and index=0 is the place of none in it; leave index out"),
+    ):
+        with pytest.raises(shoal.ShoalError, match=sentence):
+            train.policy(tree, index)
+
+
 def test_settings_that_are_not_traced_are_checked_beside_traced_ones():
     def made(rate):
         config = with_settings(PPOConfig(), learning_rate=rate, gamma=2.0)
@@ -211,23 +319,45 @@ def test_settings_that_are_not_traced_are_checked_beside_traced_ones():
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("algorithm", "settings"),
     [
-        {},
-        {"advantage": "vtrace", "recompute": "epoch", "norm_value": "running"},
-        {"norm_value": "popart", "surrogate": "penalty"},
-        {"core": "lstm"},
+        ("ppo", {}),
+        ("ppo", {"advantage": "vtrace", "recompute": "epoch", "norm_value": "running", "norm_obs": True}),
+        ("ppo", {"norm_value": "popart", "surrogate": "penalty"}),
+        ("ppo", {"core": "lstm"}),
+        ("dqn", {"noisy": True, "munchausen": True, "norm_obs": True, "huber": True, "learning_starts": 8}),
+        ("c51", {"learning_starts": 8}),
+        ("pqn", {"norm_obs": True}),
     ],
 )
-def test_any_float_may_be_traced(settings):
+def test_any_float_may_be_traced(algorithm, settings):
     """Also those that are compared with others, or turn a part on: a KL stop is then a part of the program."""
-    config = with_settings(PPOConfig(), **settings)
+    config = with_settings(config_class(algorithm)(), **settings)
 
     def made(config):
-        train = shoal.make_train("CartPole-v1", config, **SMALL, num_minibatches=2, num_updates=2)
-        assert train.config.kl_stop
+        train = shoal.make_train("CartPole-v1", config, **SMALL, num_updates=2)
+        assert getattr(train.config, "kl_stop", True)
         return train(KEY)[0]
 
-    filled = config.with_critic_defaults()
+    filled = config.with_critic_defaults() if algorithm == "ppo" else config
     for given in (config, filled):
         assert jax.eval_shape(made, jax.tree.map(jnp.float32, given)) is not None
+
+
+def test_no_ring_goes_through_the_conditional_of_evaluations():
+    """A conditional that received and returned the rings would copy them in each update."""
+    rings = {"buffer_size": 4 * 997, "learning_starts": 8, "batch_size": 8}
+    train = shoal.make_train("CartPole-v1", "dqn", preset=False, **SMALL, **rings, num_updates=3, num_evals=2)
+
+    def shapes(program):
+        for equation in program.eqns:
+            for x in (*equation.invars, *equation.outvars) if equation.primitive.name == "cond" else ():
+                yield x.aval.shape
+            for part in _programs(equation.params):
+                yield from shapes(part)
+
+    found = list(shapes(jax.make_jaxpr(train)(KEY).jaxpr))
+    assert found
+    assert not [shape for shape in found if {997, 998, 999, 1000} & set(shape)]
+    ring = jax.tree.leaves(jax.eval_shape(train, KEY)[0].local)
+    assert any({997, 998, 999, 1000} & set(x.shape) for x in ring)

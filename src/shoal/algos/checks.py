@@ -205,7 +205,7 @@ def check_chunks(config: Any, num_steps: int) -> None:
 def check_observations(config: Any, spec: EnvSpec) -> None:
     """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers."""
     least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
-    if least > most:
+    if not struct.is_traced(least, most) and least > most:
         raise ShoalError(
             f"obs_norm_min_deviation={least:g} is greater than obs_norm_max_deviation={most:g}; it must be at most "
             f"{most:g}."

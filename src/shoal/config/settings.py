@@ -114,6 +114,11 @@ class Setting(NamedTuple):
         return is_field_of_struct and self.name in struct.data_fields(self.owner)
 
     @property
+    def is_initial(self) -> bool:
+        """Whether the value is read where a run starts and never again."""
+        return bool(struct.metadata_of(self.owner).get(self.name, {}).get("initial"))
+
+    @property
     def text(self) -> str:
         """The string below the setting's field, as one line; "" if there is none."""
         return field_texts(self.owner).get(self.name, "")
@@ -436,6 +441,13 @@ def field_texts(cls: type) -> Mapping[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
                 texts[ast.unparse(field.target)] = " ".join(str(text.value).split())
     return texts
+
+
+def check_traced(config: Any) -> None:
+    """Require that of a config's settings only data are traced."""
+    for name, setting in settings_of(config).items():
+        if not setting.is_data:
+            struct.check_static(name, setting.value)
 
 
 def check_fields(config: Any) -> None:

@@ -98,6 +98,7 @@ def parameter(
     below: float | None = None,
     longest: int | None = None,
     static: bool = False,
+    initial: bool = False,
     in_reward: bool = False,
 ) -> Any:
     """Declare a field of a struct with the bounds of its value.
@@ -112,10 +113,11 @@ def parameter(
         finite number.
       longest: a tuple may have at most this many numbers.
       static: whether the field is part of the tree's structure although its type would make it data.
+      initial: whether the value is read where a run starts and never again, so that a resumed run cannot change it.
       in_reward: whether the value is a part of an environment's rewards, so that returns of environments that differ in
         it cannot be compared.
     """
-    metadata = {"bounds": Bounds(low, high, above, below, longest), "static": static}
+    metadata = {"bounds": Bounds(low, high, above, below, longest), "static": static, "initial": initial}
     metadata |= {"in_reward": True} if in_reward else {}
     if isinstance(default, np.ndarray):
         # A dataclass refuses it as a default, since it could be written to.
@@ -142,6 +144,18 @@ def bounds_of(cls: Any) -> dict[str, Bounds]:
 def is_traced(*values: Any) -> bool:
     """Report whether one of some values is traced, so that it cannot be read."""
     return any(map(isinstance, values, itertools.repeat(jax.core.Tracer)))
+
+
+def check_static(name: str, value: Any) -> None:
+    """Require that a value which is a part of a tree's structure, or holds such values, is not traced.
+
+    A compiled function that received it would compare it with those of every later call, which fails.
+    """
+    if is_traced(*jax.tree.leaves(value)):
+        raise ShoalError(
+            f"{name} is traced, as within jax.vmap or jax.jit, and cannot be: it shapes the program, which is compiled "
+            "anew for each value; give numbers of Python, one after the other."
+        )
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:

@@ -151,6 +151,8 @@ def trees_equal(one: Any, other: Any) -> bool:
 
 
 def _leaves_equal(x: Any, y: Any) -> bool:
+    if struct.is_traced(x, y):
+        return x is y
     dtypes = {np.dtype(z.dtype) for z in (x, y) if np.ndim(z) and hasattr(z, "dtype")}
     return len(dtypes) <= 1 and np.array_equal(x, y)
 
@@ -225,6 +227,8 @@ def to_json(value: Any) -> Any:
     Raises:
       ShoalError: the value cannot be written down; the message has the reason.
     """
+    if struct.is_traced(value):
+        raise ShoalError("it is traced, and no number")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):

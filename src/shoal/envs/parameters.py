@@ -35,6 +35,8 @@ def check_parameters(env: Any) -> None:
     for field in dataclasses.fields(env):
         name = f"{type(env).__name__}: {field.name}"
         field_type = declared.get(field.name, Any)
+        if struct.is_struct(env) and field.name not in struct.data_fields(env):
+            struct.check_static(name, getattr(env, field.name))
         check_value(
             name, getattr(env, field.name), field_type, bounds.get(field.name, _default_bounds(field_type))
         )

@@ -131,14 +131,19 @@ def make(name: str, /, **parameters: Any) -> Environment:
       ShoalError: the name or a parameter is unknown, or a value has the wrong type or is out of its bounds. NaN
         always is; infinity is, unless the field's bounds admit it (see `parameter`).
     """
-    from shoal.envs.parameters import check_parameters  # noqa: PLC0415  (imports JAX)
+    from shoal.config import struct  # noqa: PLC0415  (imports JAX)
+    from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
     entry = _entry(name)
     constructor = resolve(name, entry.constructor)
     known, bounds = parameters_of(name), bounds_of(name)
     parameters = {**entry.parameters, **parameters}
+    cls = inspect.unwrap(constructor)
+    data = struct.data_fields(cls) if struct.is_struct(cls) else known
     for parameter, value in parameters.items():
         parameters[parameter] = _check_parameter(name, parameter, value, known, bounds)
+        if parameter not in data:
+            struct.check_static(f"{name}: {parameter}", value)
     # The parameters of wrappers, unless the environment has its own of that name.
     wrapper_parameters = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():

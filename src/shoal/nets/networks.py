@@ -87,9 +87,9 @@ class NetworkConfig(CoreConfig):
         Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
     )
     """Gives the critic another encoder, named as encoder is; None uses encoder."""
-    policy_scale: float = parameter(0.01, above=0.0, static=True)
+    policy_scale: float = parameter(0.01, above=0.0, initial=True)
     """Scales the initial weights of the policy's last layer by this."""
-    value_scale: float = parameter(1.0, above=0.0, static=True)
+    value_scale: float = parameter(1.0, above=0.0, initial=True)
     """Scales the initial weights of the value's last layer by this."""
     value_head: Literal["scalar", "categorical"] = "scalar"
     """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value

@@ -76,7 +76,7 @@ class NoisyMLP(nnx.Module):
         deviations = []
         for name, scale_, k in zip(names, scales, jax.random.split(bias_key, len(names)), strict=True):
             kernel = leaves[f"{name}/kernel"]
-            limit = scale_ / math.sqrt(kernel.shape[1])
+            limit = scale_ * (1.0 / math.sqrt(kernel.shape[1]))
             leaves[f"{name}/bias"] = limit * jax.random.uniform(k, kernel.shape[:1], minval=-1.0, maxval=1.0)
             layer = Dense(kernel)
             deviations.append(jax.tree.map(lambda leaf, s=sigma * limit: jnp.full_like(leaf, s), layer))

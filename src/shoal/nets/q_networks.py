@@ -83,9 +83,9 @@ class QNetworkConfig(CoreConfig):
     """Predicts the value of a state and advantages of the actions, of which each action's value is made."""
     noisy: bool = False
     """Makes the layers after the encoder noisy, with learned deviations of the weights, in place of random actions."""
-    noisy_sigma: float = parameter(0.5, above=0.0, static=True)
+    noisy_sigma: float = parameter(0.5, above=0.0, initial=True)
     """Starts the deviations of noisy weights with this, divided by the root of the number of inputs (noisy)."""
-    value_scale: float = parameter(1.0, above=0.0, static=True)
+    value_scale: float = parameter(1.0, above=0.0, initial=True)
     """Scales the initial weights of the last layer by this."""
 
     def build(self, spec: EnvSpec, key: Array) -> "QNetwork | RecurrentQNetwork":

@@ -97,8 +97,8 @@ class TorsoConfig:
     initialiser: str = "orthogonal"
     """Draws the initial weights of encoder and hidden layers: orthogonal, or lecun, glorot or he with _normal or
     _uniform."""
-    hidden_scale: float = parameter(math.sqrt(2), above=0.0, static=True)
-    """Scales the initial weights of encoder and hidden layers by this; static, as the other scales."""
+    hidden_scale: float = parameter(math.sqrt(2), above=0.0, initial=True)
+    """Scales the initial weights of encoder and hidden layers by this."""
     head_initialiser: str = "orthogonal"
     """Draws the initial weights of the last layers of policy and value by this initialiser."""
 

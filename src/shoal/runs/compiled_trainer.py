@@ -15,6 +15,7 @@ import numpy as np
 from shoal.base import cpu
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.settings import flat
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.engine.history import OPTIMISER_STEPS, History, Numbers, Seconds
 from shoal.engine.hooks import Listener, Supervisor
@@ -158,7 +159,8 @@ def compile_run(
             if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(population.learner.local)):
                 local = _started(start_program, arguments, options).learner.local
                 population = _with_empty_replay(population, local, layout)
-        costs = _costs(shapes, program_flops(traced.jaxpr) * layout.devices / len(keys))
+        flops = program_flops(traced.jaxpr, _gradient_steps(configs, settings))
+        costs = _costs(shapes, flops * layout.devices / len(keys))
         figures.import_early()
         programs = compiled_train.result(), compiled_evaluation.result()
     seconds = time.perf_counter() - start_time
@@ -177,6 +179,14 @@ def _with_empty_replay(population: Run, local: Any, layout: populations.Layout) 
 
     population = dataclasses.replace(population, learner=population.learner._replace(local=local))
     return populations.run_program(empty, population.settings, layout)(population)[0]
+
+
+def _gradient_steps(config: Any, settings: ProgramSettings) -> float:
+    """Return the mean number of gradient steps of an update where it is data, after the warm-up of a replay; else 1."""
+    values = flat(config) if dataclasses.is_dataclass(config) else {}
+    if not {"gradient_steps", "train_frequency"} <= values.keys():
+        return 1.0
+    return values["gradient_steps"] * settings.num_envs * settings.num_steps / values["train_frequency"]
 
 
 def _costs(population: Run, update_flops: float) -> Costs:

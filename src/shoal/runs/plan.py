@@ -271,8 +271,10 @@ def decide(
     _check_no_parameters(overrides, default_config, parameters)
     run_settings, algorithm_settings = split_settings(default_config, overrides)
     run = dataclasses.replace(default_run, **run_settings)
-    run = run.with_total_steps(is_given="total_steps" in run_settings)
     config = settings.with_settings(default_config, **algorithm_settings)
+    for part in (run, config):
+        settings.check_traced(part)
+    run = run.with_total_steps(is_given="total_steps" in run_settings)
     with report_wrong_types(_name_of(config_file)):
         if variants is None:
             variants = [Variant(**x) for x in saved.get("variants", ())]

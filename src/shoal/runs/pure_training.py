@@ -73,13 +73,28 @@ class PureTraining:
         """The compiler's options of a run, for a caller's own `jax.jit`: others may round otherwise."""
         return compiler_options(is_cpu())
 
-    def policy(self, learner: Learner) -> TrainedPolicy:
-        """Return the policy of a learner after the last update, which acts as one that `shoal.load` returns."""
-        run = self.run
+    def policy(self, learner: Learner, index: int | tuple[int, ...] | None = None) -> TrainedPolicy:
+        """Return the policy of a learner after the last update, which acts as one that `shoal.load` returns.
+
+        Args:
+          index: of one learner among those of a mapped training; a tuple where it was mapped several times.
+        Raises:
+          ShoalError: the learners are several and there is no index of one, or it is none of theirs.
+        """
+        run, algorithm = self.run, self.config.algorithm(spec_of(self.environment))
+        one = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), run.num_envs))
+        leaf, expected = jax.tree.leaves(learner)[0], jax.tree.leaves(one)[0]
+        mapped = leaf.shape[: leaf.ndim - expected.ndim]
+        place = () if index is None else index if isinstance(index, tuple) else (index,)
+        if len(place) != len(mapped) or not all(k in range(n) for k, n in zip(place, mapped, strict=True)):
+            first = 0 if len(mapped) == 1 else (0,) * len(mapped)
+            what = f"is of a mapped training, [{', '.join(map(str, mapped))}]" if mapped else "is one"
+            remedy = f"policy(learner, index={first}) takes the first" if mapped else "leave index out"
+            raise ShoalError(f"the learner {what}, and index={index!r} is the place of none in it; {remedy}.")
+        learner = jax.tree.map(lambda x: x[tuple(map(int, place))], learner)
         steps = jnp.float32(run.total_updates * run.steps_per_update)
         clock = Clock(jnp.int32(run.total_updates), steps, jnp.ones(()))
-        parameters = self.config.algorithm(spec_of(self.environment)).policy(learner, clock)
-        return TrainedPolicy(self.config, parameters, self.environment)
+        return TrainedPolicy(self.config, algorithm.policy(learner, clock), self.environment)
 
 
 def _train(
@@ -101,7 +116,8 @@ def _train(
         run, sums = train(run, count)
         evaluation = nothing
         if points:
-            run, evaluation = jax.lax.cond(is_evaluated, evaluate, lambda run: (run, nothing), run)
+            # Of the metrics alone: a run that went through the conditional would be copied in each update, rings too.
+            evaluation = jax.lax.cond(is_evaluated, lambda: evaluate(run)[1], lambda: nothing)
         return run, ({name: mean.value for name, mean in sums.items()}, evaluation)
 
     updates = np.arange(
@@ -160,6 +176,7 @@ def make_train(
     require_usable(training=True)
     if not isinstance(environment, str):
         environment = environment_of(environment, {})
+    num_evals = arguments.whole_number("num_evals", num_evals, 0)
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = experiments.decide(
         environment,

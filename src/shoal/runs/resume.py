@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.disk import checkpoint_record
@@ -159,6 +160,37 @@ def check_steps_left(directory: RunDirectory, run: RunConfig, steps: int) -> Non
         )
 
 
+def check_refill(run: RunConfig, config: Any, steps: int) -> None:
+    """Require that a run which resumes without its replay learns: that a gradient step follows the refill.
+
+    A run that has learned before may come to its end without one, which is said on standard error, with --quiet too.
+
+    Args:
+      steps: of the checkpoint, which are made; the replay is empty after them.
+    Raises:
+      ShoalError: the rest of the budget holds none, and none was made before.
+    """
+    values = settings.flat(config)
+    if not {"learning_starts", "train_frequency"} <= values.keys():
+        return
+    starts, every, rollout = values["learning_starts"], values["train_frequency"], run.steps_per_update
+    refilled = (
+        steps + max(-(-starts // rollout) - 1, 0) * rollout
+    )  # the first step of the update that may learn
+    due = (
+        max(-(-refilled // every), starts // every + 1) * every
+    )  # the first from there that calls for a gradient step
+    if due >= run.total_updates * rollout > steps:
+        sentence = (
+            f"learning_starts={starts} leaves no gradient step in what is left of total_steps={run.total_steps}, since "
+            f"the checkpoint at {steps:,} environment steps is without its replay, which the run refills first; "
+            f"total_steps={(due // rollout + 1) * rollout} leaves one."
+        )
+        if (steps - 1) // every <= starts // every:  # no gradient step was made before
+            raise ShoalError(sentence)
+        signals.say(sentence)
+
+
 def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Experiment) -> dict[str, list]:
     """Return the settings that a resumed run changes, by name, as [old, new].
 
@@ -207,7 +239,10 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
 def _changeable(experiment: Experiment) -> set[str]:
     """Return the names of the settings that a resumed run may change."""
     own = settings.settings_of(experiment.config)
-    return {*CHANGEABLE, *(name for name, setting in own.items() if setting.is_data)}
+    return {
+        *CHANGEABLE,
+        *(name for name, setting in own.items() if setting.is_data and not setting.is_initial),
+    }
 
 
 def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:

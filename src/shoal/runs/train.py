@@ -306,7 +306,7 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
     elsewhere, path = experiment.evaluation_environment, experiment.run.run_dir or None
     start: dict[str, Callable] = {}
     if origin is not None:
-        start = {"check": origin.choose, "restore": origin.place}
+        start = {"check": functools.partial(_choose, origin, experiment), "restore": origin.place}
     elif experiment.started_from:
         start["initialise"] = inherit_from(experiment, plan.settings)
     if plan.is_new:
@@ -315,7 +315,7 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
         def check(shapes: Run) -> None:
             RunDirectory.check(path, policy_files.check_storable(shapes))
             if origin is not None:
-                origin.choose(shapes)
+                _choose(origin, experiment, shapes)
 
         start["check"] = check
     with memory_limits.report_out_of_memory():
@@ -498,6 +498,13 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
     if (source := _source(plan)) is None:
         call.note(f"run {str(directory.path)!r} has no checkpoint yet, and restarts")
     return source
+
+
+def _choose(origin: Origin, experiment: Experiment, shapes: Run) -> None:
+    """Choose the state that a run resumes from, and require that it can learn further."""
+    origin.choose(shapes)
+    if isinstance(origin, Restoration) and origin.record.get("without_replay"):
+        resume.check_refill(experiment.run, experiment.config, origin.steps)
 
 
 def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: Call) -> None:

@@ -75,9 +75,15 @@ def product_flops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> fl
     return program_flops(needed)
 
 
-def program_flops(program: Any) -> float:
-    """Count as `product_flops` does in a program that is traced, with operations on which no result depends."""
-    return sum(_flops_of(equation) for equation in program.eqns)
+def program_flops(program: Any, repeats: float = 1.0, *, in_loop: bool = False) -> float:
+    """Count as `product_flops` does in a program that is traced, with operations on which no result depends.
+
+    Args:
+      repeats: counts the body of a `while_loop` within another one so often, as of gradient steps within updates, whose
+        number is data and known to the caller.
+      in_loop: whether the program is the body of a `while_loop`.
+    """
+    return sum(_flops_of(equation, repeats, in_loop) for equation in program.eqns)
 
 
 def num_operations(program: Any) -> int:
@@ -90,7 +96,7 @@ def num_operations(program: Any) -> int:
     return sum(map(count, program.eqns))
 
 
-def _flops_of(equation: Any) -> float:
+def _flops_of(equation: Any, repeats: float, in_loop: bool) -> float:
     name, parameters = equation.primitive.name, equation.params
     if name == "dot_general":
         (contracted, _), _ = parameters["dimension_numbers"]
@@ -100,10 +106,12 @@ def _flops_of(equation: Any) -> float:
         kernel, outputs = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
         each = math.prod(kernel) / kernel[parameters["dimension_numbers"].rhs_spec[0]]
         return 2.0 * math.prod(outputs) * each
-    inner = [program_flops(program) for program in _programs(parameters)]
+    is_loop = name == "while"
+    inner = [program_flops(x, repeats, in_loop=in_loop or is_loop) for x in _programs(parameters)]
     if name == "cond":
         return max(inner)
-    return sum(inner) * (parameters["length"] if name == "scan" else 1)
+    times = repeats if is_loop and in_loop else parameters["length"] if name == "scan" else 1
+    return sum(inner) * times
 
 
 def _programs(parameters: dict[str, Any]) -> Iterator[Any]:

@@ -39,10 +39,10 @@ class NormalisationConfig(settings.Nested):
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
     obs_norm_entries: tuple[str, ...] = ()
     """Normalises these entries of a dictionary of observations; () normalises all but integers (norm_obs)."""
-    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, static=True)
+    obs_norm_min_deviation: float = parameter(1e-4, above=0.0)
     """Divides observations by at least this deviation, so that an entry that hardly changes is not magnified
     (norm_obs)."""
-    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, static=True)
+    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf)
     """Divides observations by at most this deviation (norm_obs)."""
     obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Computes the statistics of observations over this many environment steps of random actions before training,
