@@ -16,6 +16,7 @@ from random_play import played
 
 import shoal
 from shoal.base.errors import ShoalError
+from shoal.base.installation import install_command
 from shoal.engine.evaluation import add_timestep, start_episodes
 from shoal.engine.players import RandomPlayer
 from shoal.envs import Batch, describing, make, parameters_of
@@ -394,8 +395,8 @@ def test_unknown_names_and_a_missing_package_are_one_sentence(monkeypatch):
     with pytest.raises(ShoalError) as error:
         worlds.class_of("switch_riddle")
     assert str(error.value) == (
-        "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed: pip install "
-        "'shoal[jaxmarl]' installs it."
+        "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed; "
+        f"`{install_command('jaxmarl')}` installs it."
     )
 
 

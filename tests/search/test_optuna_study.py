@@ -9,6 +9,7 @@ import pytest
 from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 
 from shoal import ShoalError
+from shoal.base.installation import install_command
 from shoal.search import optuna_study
 from shoal.search.ranking import AT_RUNG, MemberResult, rank
 from shoal.search.space import from_tables, label_of
@@ -239,12 +240,11 @@ def test_one_sentence_says_that_optuna_is_missing_or_old(tmp_path, monkeypatch):
     monkeypatch.setattr(optuna_study.importlib, "import_module", without)
     with pytest.raises(ShoalError) as caught:
         open_study(tmp_path, RATE, identity=IDENTITY)
-    assert str(caught.value) == (
-        "tuning needs Optuna, which is not installed; `pip install 'optuna>=4.3'` installs it."
-    )
+    command = install_command("tune")
+    assert str(caught.value) == f"tuning needs Optuna, which is not installed; `{command}` installs it."
     monkeypatch.undo()
     monkeypatch.setattr(optuna, "__version__", "4.2.1")
-    with pytest.raises(ShoalError, match=r"^Optuna 4\.2\.1 is too old for tuning; `pip install"):
+    with pytest.raises(ShoalError, match=r"^Optuna 4\.2\.1 is too old for tuning; `.* installs a newer"):
         open_study(tmp_path, RATE, identity=IDENTITY)
 
 

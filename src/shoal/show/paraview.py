@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.installation import install_command
 from shoal.envs.base import can_export, geometry, unwrapped
 from shoal.envs.geometry import Geometry
 from shoal.types import Environment, State
@@ -41,7 +42,7 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
         import pyevtk  # noqa: F401, PLC0415
     except ImportError:
         raise ShoalError(
-            f"render={str(path)!r} needs pyevtk; `pip install 'shoal[paraview]'` brings it."
+            f"render={str(path)!r} needs pyevtk; `{install_command('paraview')}` installs it."
         ) from None
     return path
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 
-from shoal.base.errors import ShoalError, closest
+from shoal.base.errors import ShoalError
 from shoal.base.user_errors import describe_error
 from shoal.config.arguments import short_repr
-from shoal.envs.suites.families import FAMILIES, Family
+from shoal.envs.suites.families import FAMILIES, Family, closest_environment
 
 
 @functools.cache
@@ -38,12 +38,10 @@ def import_suite(prefix: str, module: str = "") -> Any:
 def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     """Make the error for a name that a package does not have, with the nearest one, or with all."""
     names = list(known)
-    if best := closest(name, names):
-        return ShoalError(f"there is no environment {prefix + name!r}; did you mean {prefix + best!r}?")
-    return ShoalError(
-        f"there is no environment {prefix + name!r}; there are {', '.join(names)}, and module:Name for a class of your "
-        "own"
-    )
+    best = closest_environment(prefix + name, [prefix + x for x in names])
+    there_are = f"there are {', '.join(names)}, and module:Name for a class of your own"
+    hint = f"did you mean {best!r}?" if best else there_are
+    return ShoalError(f"there is no environment {prefix + name!r}; {hint}")
 
 
 def classes_of(maker: Any, package: str) -> list[str]:
@@ -97,7 +95,7 @@ def by_convention(world: Any) -> Iterator[None]:
 
 
 def _missing(family: Family, package: str) -> str:
-    needed = f"the package {package!r}, which is not installed: {family.install} installs it"
+    needed = f"the package {package!r}, which is not installed; `{family.install}` installs it"
     return f"names that begin with {family.prefix!r} need {needed}"
 
 
@@ -109,7 +107,7 @@ def _require_version(family: Family) -> None:
     if _numbers(version) < _numbers(family.oldest):
         raise ShoalError(
             f"names that begin with {family.prefix!r} need {family.distribution} {family.oldest} or newer, and "
-            f"{version} is installed: {family.install} installs a newer one"
+            f"{version} is installed; `{family.install}` installs a newer one"
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.files import user_path
+from shoal.base.installation import install_command
 from shoal.disk.directory import LOGGERS
 from shoal.engine.population.members import ENVIRONMENT
 from shoal.reporting.loggers.logger import LoggedRun, LoggerError, Series
@@ -40,7 +41,7 @@ def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -
     Raises:
       LoggerError: it is missing, too old, or cannot be imported.
     """
-    install = f"`pip install 'shoal[{name}]'`"
+    install = f"`{install_command(name)}`"
     try:
         found = importlib.import_module(module or name)
         version = importlib.metadata.version(name)
