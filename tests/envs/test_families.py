@@ -50,7 +50,7 @@ TYPED = {
     "jumanji/Snake-v1": "Snake-v1 Snake snake-v0",
     "jumanji/Game2048-v1": "Game2048-v1 2048",
     "jaxmarl/SMAX": "SMAX",
-    "jaxmarl/MPE_simple_spread_v3": "MPE_simple_spread_v3 simple_spread_v3",
+    "jaxmarl/MPE_simple_spread_v3": "MPE_simple_spread_v3 simple_spread_v3 MPE_simple_spred_v3",
     "jaxmarl/overcooked": "Overcooked",
     "MiniGrid-Empty-5x5": "MiniGrid-Empty-5x5-v0",
     "MiniGrid-DoorKey-8x8": "MiniGrid-DoorKey-8x8-v0",

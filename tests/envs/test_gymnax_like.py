@@ -311,7 +311,7 @@ def test_a_class_of_ones_own_has_a_name():
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [
-        (None, "need the package 'gymnax', which is not installed; `{}` installs it"),
+        (None, "need gymnax, which is not installed; `{}` installs it"),
         ("0.0.9", "need gymnax 1.0.1 or newer, and 0.0.9 is installed; `{}` installs a newer"),
     ],
 )  # fmt: skip

@@ -68,7 +68,7 @@ def _likeness(name: str, option: str) -> float:
     """Return how alike are two names of environments, by what follows the slash, without version, case and separators.
 
     It is 3 for equal ones, 4 if the versions are too; about 2 where the name is the option's first word, or some of its
-    words in any order; above 1 where one holds the other and is at most twice as long; else at most 1.
+    words in any order; else at most 1, and close where one holds the other and is at most twice as long.
     """
     tails = [x.rpartition("/")[2].lower().replace("_", "-") for x in (name, option)]
     own, other = (VERSION.sub("", x) for x in tails)
@@ -82,4 +82,4 @@ def _likeness(name: str, option: str) -> float:
     short, long = sorted((name, plain), key=len)
     is_part = short in long and len(short) >= 4 and len(long) <= 2 * len(short)
     other_start = name[:1] != plain[:1]  # a first letter is seldom mistyped
-    return SequenceMatcher(None, name, plain).ratio() + is_part - 0.1 * other_start
+    return max(SequenceMatcher(None, name, plain).ratio() - 0.1 * other_start, CLOSE * is_part)
