@@ -1,7 +1,8 @@
 # The common tasks; `make help` lists them. Needs only make and Python 3.11 or newer.
 #
 # Everything is installed into .venv, once: a stamp file remembers it, and a second call installs
-# nothing until pyproject.toml changes. Where `uv` is on the path it is used, else venv and pip.
+# nothing until pyproject.toml changes. Where `uv` is on the path it is used, else venv and pip; either way there is
+# a pip in .venv, since one from elsewhere would install elsewhere.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,6 +20,12 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 # Two processes or more, each with whole test files, since the tests of a file share compiled programs.
 PARALLEL ?= --numprocesses auto --maxprocesses 8 --dist loadfile
 
+# Packages that only some commands need: `make extras EXTRAS=gymnax,wandb`. pip would ignore a name that is none.
+EXTRAS ?=
+CHECK_EXTRAS = import sys, tomllib; \
+	known = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	sys.exit(not {*'$(EXTRAS)'.split(',')} <= {*known} and 'EXTRAS must be some of ' + ','.join(known))
+
 # Arguments handed on to the command behind a target: make train ARGS="--seeds 3"
 ARGS ?=
 
@@ -26,18 +33,22 @@ ifeq ($(UV),)
 MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-input
 else
-MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(or $(PYTHON),3.11)" $(VENV)
+MAKE_VENV = $(UV) venv --quiet --seed --allow-existing --python "$(or $(PYTHON),3.11)" $(VENV)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-full test-slow lint format bench soak clean
+.PHONY: help train extras test test-full test-slow lint format bench soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 train: $(VENV)/.installed ## train PPO on CartPole-v1 with 10 seeds at once and print the result
 	$(BIN)/shoal train CartPole-v1 $(ARGS)
+
+extras: $(VENV)/.installed ## install what only some commands need: make extras EXTRAS=gymnax,wandb
+	@$(BIN)/python -c "$(CHECK_EXTRAS)"
+	$(INSTALL) --editable '.[$(EXTRAS)]'
 
 test: lint ## check style and types, then run the fast tests
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,8 +91,11 @@ def test_links_between_pages_lead_somewhere(page):
     assert missing == []
 
 
-def test_the_settings_that_other_trainers_are_compared_with_exist():
-    """In the second column of each table of docs/coming_from.md, and CleanRL's names that are the same."""
+COMING_FROM = (ROOT.parents[1] / "docs" / "coming_from.md").read_text()
+
+
+def known_settings() -> set[str]:
+    """All settings of PPO and DQN, and the further keywords and flags of training."""
     known = set(vars(LoggerFlags())) | {
         "algorithm",
         "film_every",
@@ -103,9 +107,34 @@ def test_the_settings_that_other_trainers_are_compared_with_exist():
     for algorithm in ("ppo", "dqn"):
         _, run, config = plan.defaults(algorithm=algorithm)
         known |= settings.settings_of(run).keys() | settings.settings_of(config).keys()
-    text = (ROOT.parents[1] / "docs" / "coming_from.md").read_text()
-    columns = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
-    named = re.findall(r"`--([a-z-]+)", " ".join([*columns, text.partition("| CleanRL")[0]]))
+    return known
+
+
+def test_the_settings_that_other_trainers_are_compared_with_exist():
+    """In the second column of each table of docs/coming_from.md, and CleanRL's names that are the same."""
+    columns = [line.split("|")[2] for line in COMING_FROM.splitlines() if line.startswith("| ")]
+    named = re.findall(r"`--([a-z-]+)", " ".join([*columns, COMING_FROM.partition("| CleanRL")[0]]))
     named += re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", " ".join(columns))
-    unknown = {name.replace("-", "_").removeprefix("no_") for name in named} - known
-    assert unknown <= {"privileged_state", "unroll_length"} and len(named) > 60
+    unknown = {name.replace("-", "_").removeprefix("no_") for name in named} - known_settings()
+    assert unknown <= {"privileged_state", "unroll_length", "anneal_lr"} and len(named) > 60
+
+
+def test_the_table_of_all_names_is_what_hints_are_read_from():
+    """And each name of the trainers' own tables, in lower or upper case alone, is in it."""
+
+    def ticks(words):
+        return ", ".join(f"`{word}`" for word in words.split())
+
+    table = tomllib.loads((ROOT / "config" / "other_trainers.toml").read_text())
+    rows = [f"| {ticks(names)} | {ticks(meaning)} |" for meaning, names in table["settings"].items()]
+    for x in table["sentences"]:
+        rows.append(f"| {ticks(x['names'])} | {x['text'].format(cuda='make extras EXTRAS=cuda')} |")
+    trainers, _, all_names = COMING_FROM.partition("## All names\n")
+    assert [line for line in all_names.splitlines() if line.startswith("| ")][2:] == rows
+    first = " ".join(line.split("|")[1] for line in trainers.splitlines() if line.startswith("| "))
+    named = {
+        x.replace("-", "_").lower() for x in re.findall(r"`(?:--)?([a-z_-]+|[A-Z_]+)(?:[ =][^`]*)?`", first)
+    }
+    meanings, sentences = settings.other_trainers()
+    unknown = named - meanings.keys() - sentences.keys() - known_settings()
+    assert {x for x in unknown if x.partition("_")[0] not in settings.LOGGERS} == set() and len(named) > 50

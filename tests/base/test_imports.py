@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 import shoal
 from shoal.base.errors import ShoalError, UserCodeError
-from shoal.base.imports import find_user_modules, import_name, import_object
+from shoal.base.imports import find_user_modules, import_name, import_object, import_package
+from shoal.base.installation import install_command
 from shoal.cli import main
 from shoal.envs.registry import make
 
@@ -317,3 +319,23 @@ def test_the_current_directory_is_for_what_is_looked_up_there_and_its_neighbours
     finally:
         for name in set(sys.modules) - before:
             del sys.modules[name]
+
+
+def test_a_package_that_is_missing_or_old_or_lacks_another_one_is_one_sentence(monkeypatch, tmp_path):
+    def error(*arguments):
+        with pytest.raises(ShoalError) as caught:
+            import_package("this needs", *arguments)
+        return str(caught.value)
+
+    command = f"`{install_command('wandb')}` installs"
+    assert import_package("this needs", "numpy", "wandb", "1.2.3", "numpy.linalg") is numpy.linalg
+    assert (
+        error("no_package", "wandb", "1") == f"this needs no_package, which is not installed; {command} it."
+    )
+    assert error("numpy", "wandb", "99.1") == (
+        f"this needs numpy 99.1 or newer, and {numpy.__version__} is installed; {command} a newer one."
+    )
+    (tmp_path / "half_installed.py").write_text("import missing_package.part")
+    monkeypatch.syspath_prepend(tmp_path)
+    needs_another = error("numpy", "wandb", "", "half_installed")
+    assert needs_another == f"this needs missing_package, which is not installed; {command} it."

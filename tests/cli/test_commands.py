@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import shoal
+from shoal.base.installation import install_command
 from shoal.cli.eval import info_lines, trial_lines, unfinished_lines
 from shoal.disk.summary import statistics_by_episode
 from shoal.envs.suites.families import FAMILIES
@@ -270,8 +271,8 @@ def test_the_list_says_how_packages_are_installed_and_imports_none(command, caps
     assert command("envs") == 0
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert lines["jumanji/Snake-v1"] == "Jumanji"
-    assert lines["playground/PointMass"] == (
-        "MuJoCo Playground, not installed: pip install 'shoal[playground]'"
+    assert (
+        lines["playground/PointMass"] == f"MuJoCo Playground, not installed: {install_command('playground')}"
     )
     imported = {name.partition(".")[0] for name in set(sys.modules) - before}
     assert not imported & {family.package for family in FAMILIES.values()}

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from shoal import api
+from shoal.base.installation import install_command
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_the_list_of_environments(printed, command, capsys):
     cheetah = listed["playground/CheetahRun"]
     assert cheetah["package"] == "mujoco_playground" and cheetah["about"] == "MuJoCo Playground"
     assert cheetah["installed"] == (importlib.util.find_spec("mujoco_playground") is not None)
-    assert cheetah["install"] == "pip install 'shoal[playground]'"
+    assert cheetah["install"] == install_command("playground")
     assert command("envs") == 0
     assert len(capsys.readouterr().out.splitlines()) == len(listed)
 

@@ -8,9 +8,15 @@ import pytest
 
 import shoal
 from shoal import api
+from shoal.algos.dqn_config import DQNConfig
+from shoal.algos.ppo_config import PPOConfig
+from shoal.base.errors import ShoalError
+from shoal.cli import train
+from shoal.config import settings
 from shoal.config.settings import flat
 from shoal.disk.directory import RunDirectory
 from shoal.engine.run_config import RunConfig
+from shoal.runs import plan
 from shoal.runs.presets import preset
 from shoal.xla.machine import cores
 
@@ -321,3 +327,63 @@ def test_the_help_and_the_flags_have_the_settings_of_a_torso(command, decide, ca
     assert "has no flag '--breadth'" in capsys.readouterr().err
     assert command("train", "CartPole-v1", "--encoder") == 2
     assert "--encoder has no value; give it one" in capsys.readouterr().err
+
+
+MEANINGS, SENTENCES = settings.other_trainers()
+PPO_SETTINGS = (
+    {"algorithm"} | settings.settings_of(PPOConfig()).keys() | settings.settings_of(RunConfig()).keys()
+)
+
+
+@pytest.mark.parametrize("name", [*MEANINGS, *SENTENCES])
+def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
+    """As a flag, as name=value after ENV, also as PureJaxRL and Hydra write it, and as a keyword in Python."""
+    parts = [part.partition("=") for part in MEANINGS.get(name, "").split()]
+    as_flags = " ".join(f"--{setting.replace('_', '-')} {value}".rstrip() for setting, _, value in parts)
+    as_keywords = ", ".join(setting + f"={value!r}" * bool(value) for setting, _, value in parts)
+    value = "" if parts and (parts[-1][2] or parts[-1][0] in ("norm_obs", "norm_reward")) else " 0.5"
+    config = PPOConfig() if {setting for setting, *_ in parts} <= PPO_SETTINGS else DQNConfig()
+
+    def told(meant):
+        return f"did you mean {meant!r}?" if meant.strip() else f"{SENTENCES[name]}."
+
+    def error(call, *arguments):
+        with pytest.raises(ShoalError) as caught:
+            call(*arguments)
+        return str(caught.value)
+
+    def refused(*words):
+        algorithm = ("--algorithm", "dqn") if isinstance(config, DQNConfig) else ()
+        return error(train._parse, ["CartPole-v1", *words, *algorithm], "CartPole-v1")
+
+    flag = f"--{name.replace('_', '-')}"
+    assert refused(flag, "0.5") == f"shoal train has no flag {flag!r}; {told(as_flags)}"
+    for word in (name, name.upper(), f"+algo.{name}"):
+        sentence = f"CartPole-v1 has no parameter {word!r}, and settings are flags; "
+        assert refused(f"{word}=0.5") == sentence + told(as_flags + value * bool(parts))
+    assert (
+        error(plan.split_settings, config, {name: 0.5})
+        == f"there is no setting {name!r}; {told(as_keywords)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("learning_rate=1e-3", "--learning-rate 1e-3"),
+        ("num-envs=8", "--num-envs 8"),
+        ("NUM_ENVS=8", "--num-envs 8"),
+        ("norm_obs=False", "--no-norm-obs"),
+        ("norm_obs=True", "--norm-obs"),
+        ("gravity=3 gamma=0.5", "--gamma 0.5"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train", "sweep", "tune", "pbt"])
+def test_a_setting_after_the_environment_gets_its_flag(name, words, meant, command, capsys):
+    assert command(name, "CartPole-v1", *words.split()) == 2
+    assert capsys.readouterr().err.endswith(f", and settings are flags; did you mean {meant!r}?\n")
+
+
+def test_a_parameter_with_the_name_of_a_setting_is_the_parameter(monkeypatch):
+    monkeypatch.setattr(api, "parameters_of", lambda _: {"lr": None})
+    assert train._parse(["CartPole-v1", "lr=3"], "CartPole-v1")[2] == ["CartPole-v1", "lr=3"]

@@ -1,10 +1,8 @@
-"""The summary of a run: its fields, its scores, its checksums, and the revision it names."""
+"""The summary of a run: its fields, its scores and its checksums."""
 
 import json
 import platform
-import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import shoal
 from shoal.disk import summary as summaries
 from shoal.disk.directory import RunDirectory
 from shoal.engine.population.members import Variant, members_of
@@ -99,34 +96,3 @@ def test_a_seed_that_failed_counts_as_the_worst_of_all_settings():
     assert [row["absolute"]["iqm"] for row in rows[:4]] == [5.0, 5.0, 3.0, 1.0]
     assert np.isnan(rows[4]["absolute"]["iqm"])
     assert rows[4]["final"]["interval"] is None
-
-
-def git(root, *arguments):
-    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
-    command = ["git", "-C", str(root), *identity, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_the_revision_is_that_of_the_checkout(tmp_path):
-    assert Path(shoal.__file__).resolve().parent == summaries.PACKAGE
-    package = tmp_path / "src" / "shoal"
-    package.mkdir(parents=True)
-    assert summaries.revision(package) is None  # no repository
-    git(tmp_path, "init", "--quiet")
-    assert summaries.revision(package) is None  # no commit
-    (package / "a.py").write_text("")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "--message", "a")
-    commit = git(tmp_path, "rev-parse", "HEAD")
-    assert summaries.revision(package) == commit and len(commit) == 40
-    (package / "b.py").write_text("")
-    assert summaries.revision(package) == f"{commit}-dirty"
-    installed = tmp_path / ".venv" / "lib" / "shoal"
-    installed.mkdir(parents=True)
-    assert summaries.revision(installed) is None
-
-
-def test_without_git_there_is_no_revision(tmp_path, monkeypatch):
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setenv("PATH", "")
-    assert summaries.revision(tmp_path / "src" / "shoal") is None

@@ -1,6 +1,7 @@
 """The names of other packages' environments are those that the packages themselves have."""
 
 import importlib
+import importlib.util
 import inspect
 import itertools
 import re
@@ -16,7 +17,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.imports import import_object
 from shoal.envs.registry import adapted, make
 from shoal.envs.suites.conversion import converted
-from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.families import FAMILIES, closest_environment
 from shoal.envs.suites.packages import import_suite
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -31,6 +32,59 @@ LEFT_OUT = {
         *("JaxRobotarium_rware", "JaxRobotarium_warehouse"),
     }
 }
+
+
+# What people type who know the names of other packages, and what they want; nothing where there is nothing like it.
+TYPED = {
+    "gymnax/Breakout-MinAtar": "Breakout-MinAtar ALE/Breakout-v5 BreakoutNoFrameskip-v4 MinAtar/Breakout-v1 "
+    "minatar-breakout",
+    "gymnax/Pong-misc": "ALE/Pong-v5 PongDeterministic-v4",
+    "gymnax/SpaceInvaders-MinAtar": "SpaceInvaders-MinAtar ALE/SpaceInvaders-v5 minatar/space_invaders",
+    "gymnax/Catch-bsuite": "Catch-bsuite gymnax/Cach-bsuite",
+    "gymnax/FrozenLake-misc": "FrozenLake-v1",
+    "jumanji/PacMan-v1": "ALE/MsPacman-v5 PacMan-v0",
+    "brax/halfcheetah": "HalfCheetah-v4 halfcheetah",
+    "brax/ant": "ant Ant-v5 brax-ant",
+    "brax/walker2d": "Walker2d-v4",
+    "brax/inverted_double_pendulum": "InvertedDoublePendulum-v4",
+    "brax/reacher": "Reacher-v5",
+    "playground/CheetahRun": "CheetahRun cheetah-run cheetah_run dm_control/cheetah-run-v0 gymnax/CheetahRun",
+    "playground/BallInCup": "ball_in_cup-catch",
+    "playground/Go1JoystickFlatTerrain": "Go1JoystickFlatTerrain",
+    "jumanji/Snake-v1": "Snake-v1 Snake snake-v0",
+    "jumanji/Game2048-v1": "Game2048-v1 2048",
+    "jaxmarl/SMAX": "SMAX",
+    "jaxmarl/MPE_simple_spread_v3": "MPE_simple_spread_v3 simple_spread_v3 MPE_simple_spred_v3",
+    "jaxmarl/overcooked": "Overcooked",
+    "MiniGrid-Empty-5x5": "MiniGrid-Empty-5x5-v0",
+    "MiniGrid-DoorKey-8x8": "MiniGrid-DoorKey-8x8-v0",
+    "CartPole-v1": "CartPole-v0 gym/CartPole-v1 cart-pole CartPol-v1",
+    "mpe/Spread-v0": "mpe/Spraed-v0",
+    "craftax/Craftax-Symbolic-v1": "Craftax-Symbolic-v1",
+    "": "procgen-coinrun-v0 coinrun starpilot bigfish leaper LunarLander-v3 BipedalWalker-v3 Taxi-v3 ALE/Qbert-v5 "
+    "ALE/Tennis-v5 ALE/Asteroids-v5 BabyAI-GoToRedBall-v0 CliffWalking-v0 AntMaze_UMaze-v4 chess go_9x9 quadruped-run",
+}
+
+
+@pytest.mark.parametrize(("typed", "meant"), [(x, y) for y, names in TYPED.items() for x in names.split()])
+def test_the_environment_that_was_meant(typed, meant, monkeypatch):
+    """Whether its package is installed or not: none is looked for."""
+    monkeypatch.setattr(importlib.util, "find_spec", None)
+    assert closest_environment(typed, shoal.environments()) == meant
+    if typed.partition("/")[0] + "/" not in FAMILIES:
+        with pytest.raises(ShoalError) as error:
+            make(typed)
+        assert str(error.value).endswith(
+            f"did you mean {meant!r}?" if meant else "module:Name is one of your own."
+        )
+
+
+@pytest.mark.parametrize("prefix", FAMILIES)
+def test_every_listed_name_is_found_without_its_prefix(prefix):
+    """Or the environment of Shoal's own of that name, or of another package."""
+    for name in set(FAMILIES[prefix].names) - set(shoal.environments()):
+        found = closest_environment(name, shoal.environments())
+        assert found.partition("/")[2] == name, found
 
 
 def names_in(prefix):

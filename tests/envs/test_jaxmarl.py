@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -16,6 +17,7 @@ from random_play import played
 
 import shoal
 from shoal.base.errors import ShoalError
+from shoal.base.installation import install_command
 from shoal.engine.evaluation import add_timestep, start_episodes
 from shoal.engine.players import RandomPlayer
 from shoal.envs import Batch, describing, make, parameters_of
@@ -377,24 +379,24 @@ def test_the_devices_of_a_run_are_made_before_jaxmarl_is_imported():
 
 def test_unknown_names_and_a_missing_package_are_one_sentence(monkeypatch):
     with pytest.raises(
-        ShoalError, match=r"no environment 'jaxmarl/MPE_simple_spred_v3'; did you mean 'MPE_simple_s"
+        ShoalError, match=r"no environment 'jaxmarl/MPE_simple_spred_v3'; did you mean 'jaxmarl/MPE_simple_s"
     ):
         make("jaxmarl/MPE_simple_spred_v3")
     with pytest.raises(
-        ShoalError, match=r"no environment 'jaxmarl/pong'; there are MPE_simple_v3, .* of your own"
+        ShoalError, match=r"no environment 'jaxmarl/chess'; there are MPE_simple_v3, .* of your own"
     ):
-        make("jaxmarl/pong")
+        make("jaxmarl/chess")
 
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name="jaxmarl")
 
     packages.import_suite.cache_clear()
-    monkeypatch.setattr(packages.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(ShoalError) as error:
         worlds.class_of("switch_riddle")
     assert str(error.value) == (
-        "names that begin with 'jaxmarl/' need the package 'jaxmarl', which is not installed: pip install "
-        "'shoal[jaxmarl]' installs it."
+        "names that begin with 'jaxmarl/' need jaxmarl, which is not installed; "
+        f"`{install_command('jaxmarl')}` installs it."
     )
 
 

@@ -107,7 +107,7 @@ def test_every_registered_environment_can_be_made():
     ("name", "parameters", "sentence"),
     [
         ("Cartpole", {}, "there is no environment 'Cartpole'; did you mean 'CartPole-v1'?"),
-        ("LunarLander-v2", {}, "there is no environment 'LunarLander-v2'; the nearest are "),
+        ("LunarLander-v2", {}, "there is no environment 'LunarLander-v2'; `shoal envs` lists them, and "),
         ("CartPole-v1", {"gravty": 1.0}, "has no parameter 'gravty' (it has angle_limit, cart_mass, force, "),
         ("CartPole-v1", {"max_steps": 1}, "did you mean 'max_episode_steps'?"),
         ("CartPole-v1", {"gravity": "9.8"}, "gravity='9.8' is of type str; give a number, such as 9.8"),

@@ -1,7 +1,8 @@
 """Studies of the real Optuna: batches that are asked for and told, storage, and one sentence for each mistake."""
 
-import importlib
+import importlib.metadata
 import math
+import sys
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from kept_programs import shared_programs  # noqa: F401  the runs share their programs
 
 from shoal import ShoalError
+from shoal.base.installation import install_command
 from shoal.search import optuna_study
 from shoal.search.ranking import AT_RUNG, MemberResult, rank
 from shoal.search.space import from_tables, label_of
@@ -229,22 +231,13 @@ def test_one_sentence_says_why_a_storage_cannot_be_opened(tmp_path):
 
 
 def test_one_sentence_says_that_optuna_is_missing_or_old(tmp_path, monkeypatch):
-    imported = importlib.import_module
-
-    def without(name):
-        if name == "optuna":
-            raise ImportError(name)
-        return imported(name)
-
-    monkeypatch.setattr(optuna_study.importlib, "import_module", without)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ShoalError) as caught:
         open_study(tmp_path, RATE, identity=IDENTITY)
-    assert str(caught.value) == (
-        "tuning needs Optuna, which is not installed; `pip install 'optuna>=4.3'` installs it."
-    )
-    monkeypatch.undo()
-    monkeypatch.setattr(optuna, "__version__", "4.2.1")
-    with pytest.raises(ShoalError, match=r"^Optuna 4\.2\.1 is too old for tuning; `pip install"):
+    command = install_command("tune")
+    assert str(caught.value) == f"tuning needs optuna, which is not installed; `{command}` installs it."
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "4.2.1")
+    with pytest.raises(ShoalError, match=r"^tuning needs optuna 4\.3 or newer, and 4\.2\.1 is installed; `"):
         open_study(tmp_path, RATE, identity=IDENTITY)
 
 

@@ -59,15 +59,9 @@ def nearest(name: str, options: Iterable[str]) -> str:
 
     The question ends a sentence: put it last in a message.
     """
-    best = closest(name, options)
-    return f"; did you mean {best!r}?" if best else ""
-
-
-def closest(name: str, options: Iterable[str]) -> str:
-    """Return the option that was probably meant, `""` if none is close."""
     scores = {option: _similarity(name, option) for option in options if isinstance(option, str)}
     best = max(scores, key=scores.__getitem__, default="")
-    return best if best and scores[best] >= CLOSE else ""
+    return f"; did you mean {best!r}?" if best and scores[best] >= CLOSE else ""
 
 
 def alternatives(name: str, options: Iterable[str], listing: str, verb: str = "there are") -> str:

@@ -1,10 +1,12 @@
-"""Import of a user's own classes and functions by `module:Name`."""
+"""Import of a user's own classes and functions by `module:Name`, and of packages that only parts of Shoal need."""
 
 import functools
 import importlib
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shoal.base.errors import ShoalError, UserCodeError, nearest
+from shoal.base.installation import install_command
 from shoal.base.user_errors import describe_error, format_location, user_code_error, user_frames
 
 # A folder with config.json and one of these is a run directory.
@@ -51,6 +54,37 @@ def find_user_modules(folder: str | None = None) -> None:
     """Let `import_object` find the modules in a folder, None for the current directory, after all others."""
     sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, UserModules)]
     sys.meta_path.append(UserModules(os.getcwd() if folder is None else folder))
+
+
+def import_package(needed_by: str, package: str, extra: str, oldest: str, module: str = "") -> Any:
+    """Import a package that only a part of Shoal needs.
+
+    Args:
+      needed_by: the beginning of a sentence, such as "tuning needs".
+      package: its name as it is installed.
+      extra: of pyproject.toml, that installs it.
+      oldest: the first version that has what is used.
+      module: that is imported, where it has another name.
+    Raises:
+      ShoalError: the package, or one that it needs itself, is not installed, or it is older.
+    """
+
+    def numbers(version: str) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+    try:
+        version = importlib.metadata.version(package)
+        if numbers(version) < numbers(oldest):
+            raise ShoalError(
+                f"{needed_by} {package} {oldest} or newer, and {version} is installed; `{install_command(extra)}` "
+                "installs a newer one"
+            )
+        return importlib.import_module(module or package)
+    except ModuleNotFoundError as error:
+        missing = (error.name or package).partition(".")[0]
+        raise ShoalError(
+            f"{needed_by} {missing}, which is not installed; `{install_command(extra)}` installs it"
+        ) from error
 
 
 def import_object(name: str) -> Any:

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from shoal import api
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
 from shoal.cli import help as pages
@@ -218,6 +219,23 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             first = parameters[name.replace("-", "_")]
             raise ShoalError(f"the parameter {name} is given twice, {first} and {word}; give it once.")
     return "".join(positional), {name: literal(word.partition("=")[2]) for name, word in parameters.items()}
+
+
+def check_parameters(words: Sequence[str], options: Sequence[str]) -> None:
+    """Require that no name=value after an environment is a setting, by Shoal's name for it or another trainer's.
+
+    Args:
+      options: the flags.
+    Raises:
+      ShoalError: one is, and no parameter of the environment.
+    """
+    environment = parse_environment(words)[0]
+    pairs = [word.partition("=") for word in words if "=" in word and environment]
+    hints = {name: settings.hint_of_other_trainer(f"--{name}", options, value) for name, _, value in pairs}
+    parameters = api.parameters_of(environment) if any(hints.values()) else {}
+    for name, hint in hints.items():
+        if hint and name.replace("-", "_") not in parameters:
+            raise ShoalError(f"{environment} has no parameter {name!r}, and settings are flags{hint}")
 
 
 def join_repeated(arguments: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -171,6 +171,7 @@ def parse_settings(
     joined = dataclasses.make_dataclass("Flags", fields, bases=(type(own),), frozen=True)
     default: Any = joined(**{field.name: getattr(own, field.name) for field in dataclasses.fields(own)})
     values, words = flags.parse_values(command, description, default, arguments)
+    flags.check_parameters(words, list(flags.flag_names(default)))
     own_names = {field.name for field in dataclasses.fields(own)}
     parsed = dataclasses.replace(own, **{name: values.pop(name) for name in own_names & values.keys()})
     return parsed, values, words

@@ -14,16 +14,19 @@ with other settings, in its place.
 import ast
 import dataclasses
 import functools
+import importlib.resources
 import inspect
 import itertools
 import numbers
 import textwrap
+import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.installation import install_command
 from shoal.config import struct
 from shoal.config.requirements import Needs, Table
 
@@ -38,40 +41,6 @@ LOGGING = (
     "the numbers of a run are sent elsewhere by --logger (loggers in Python): wandb, tensorboard, mlflow, trackio, "
     "csv, or a class of your own"
 )
-# Settings by the names that other trainers give them; a sentence explains those without a counterpart.
-ON_A_GPU = (
-    "JAX takes a GPU by itself where its CUDA package is installed (`pip install 'jax[cuda13]'`), and "
-    "JAX_PLATFORMS=cpu keeps a run on the CPU"
-)
-ELSEWHERE = {
-    **dict.fromkeys(("lr", "alpha", "step_size"), "learning_rate"),
-    **dict.fromkeys(("num_seeds", "n_seeds"), "seeds"),
-    **dict.fromkeys(("algo", "agent"), "algorithm"),
-    **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "ppo_epochs"), "update_epochs"),
-    **dict.fromkeys(("timesteps", "total_timesteps", "max_steps", "steps"), "total_steps"),
-    **dict.fromkeys(("n_envs", "num_workers", "num_actors"), "num_envs"),
-    **dict.fromkeys(("n_steps", "rollout_length", "horizon"), "num_steps"),
-    **dict.fromkeys(("batch_size", "minibatch_size", "n_minibatches"), "num_minibatches"),
-    **dict.fromkeys(("clip_range", "clip_eps", "clip_epsilon", "clip_param"), "clip_coef"),
-    **dict.fromkeys(("entropy_coef", "entropy_coeff", "ent_coeff", "entropy_weight"), "ent_coef"),
-    **dict.fromkeys(("value_coef", "vf_coeff", "value_loss_coef"), "vf_coef"),
-    **dict.fromkeys(("discount", "discount_factor"), "gamma"),
-    **dict.fromkeys(("lambda", "lmbda", "lam"), "gae_lambda"),
-    **dict.fromkeys(("rnn", "lstm", "gru", "recurrent"), "core"),
-    **dict.fromkeys(("epsilon", "final_epsilon", "exploration_final_eps", "epsilon_end", "eps_end"), "end_e"),
-    **dict.fromkeys(("initial_epsilon", "exploration_initial_eps", "epsilon_start", "eps_start"), "start_e"),
-    **dict.fromkeys(("target_update_interval", "target_update_freq"), "target_network_frequency"),
-    **dict.fromkeys(("buffer_capacity", "replay_size", "replay_buffer_size", "memory_size"), "buffer_size"),
-    "polyak": "tau",
-    **dict.fromkeys(("net_arch", "hidden_size", "layers"), "hidden_sizes"),
-    **dict.fromkeys(("out", "output", "output_dir", "save_dir", "logdir", "log_dir"), "run_dir"),
-    **dict.fromkeys(("eval_freq", "eval_interval"), "num_evals"),
-    **dict.fromkeys(("normalize_observations", "normalize_obs"), "norm_obs"),
-    **dict.fromkeys(
-        ("env", "env_id", "environment"), "the environment comes first, as in `shoal train CartPole-v1`"
-    ),
-    **dict.fromkeys(("device", "gpu", "gpus", "cuda", "tpu", "platform"), ON_A_GPU),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,13 +261,11 @@ def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
     return dataclasses.replace(config, **changes) if changes else config
 
 
-def unknown_setting(
-    name: str, value: Any, config: Any, known: Mapping[str, Setting] | None = None
-) -> ShoalError:
+def unknown_setting(name: str, value: Any, config: Any, known: Iterable[str] = ()) -> ShoalError:
     """Make the error for a setting that a config lacks: of a struct that is not chosen, or with the nearest one.
 
     Args:
-      known: settings among which the nearest is looked for; None takes the config's.
+      known: settings among which the nearest is looked for; by default the config's.
     """
     own = settings_of(config)
     for field in dataclasses.fields(config):
@@ -313,14 +280,52 @@ def unknown_setting(
 
 def hint_of(name: str, options: Iterable[str]) -> str:
     """Suggest what an unknown setting or flag means: by its use in other trainers, or the nearest option."""
-    plain = name.strip("-").replace("-", "_").lower()
-    if plain.partition("_")[0] in LOGGERS:
-        return nearest(name, options) or f"; {LOGGING}"
-    meant, named = ELSEWHERE.get(plain, ""), list(options)
-    if " " in meant:
-        return f"; {meant}"
-    option = f"--{meant.replace('_', '-')}" if name.startswith("--") else meant
-    return f"; did you mean {option!r}?" if option in named else nearest(name, named)
+    named = list(options)
+    if name.strip("-").replace("-", "_").partition("_")[0] in LOGGERS:
+        return nearest(name, named) or f"; {LOGGING}"
+    return hint_of_other_trainer(name, named) or nearest(name, named)
+
+
+def hint_of_other_trainer(name: str, options: Collection[str], value: str = "") -> str:
+    """Suggest the settings that another trainer calls by a name, and those of this name itself; "" if there are none.
+
+    Args:
+      name: as a flag if the options are flags.
+      value: for a flag.
+    """
+    plain = name.strip("-+").rpartition(".")[2].replace("-", "_").lower()
+    dashes = "--" * name.startswith("--")
+    as_option = (lambda x: f"--{x.replace('_', '-')}") if dashes else str
+    meanings, sentences = other_trainers()
+    if as_option(plain) in options:
+        meanings = {plain: plain}
+    elif plain in sentences:
+        return f"; {sentences[plain]}"
+    words = []
+    for meaning in meanings.get(plain, "").split():
+        setting, _, own_value = meaning.partition("=")
+        if (option := as_option(setting)) not in options:
+            return ""
+        shown_value = own_value if dashes or not own_value else f"={own_value!r}"
+        words.append(f"{option} {shown_value}".rstrip() if dashes else setting + shown_value)
+    if not words:
+        return ""
+    negation = f"--no{words[-1][1:]}"
+    if negation in options:
+        words[-1] = negation if value.lower() == "false" else words[-1]
+    elif value and " " not in words[-1]:
+        words[-1] = f"{words[-1]} {value}"
+    return f"; did you mean {(' ' if dashes else ', ').join(words)!r}?"
+
+
+@functools.cache
+def other_trainers() -> tuple[dict[str, str], dict[str, str]]:
+    """Return by the names of other trainers' settings those of Shoal, with values; and sentences about the others."""
+    file = importlib.resources.files(__package__).joinpath("other_trainers.toml")
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    meanings = {name: meaning for meaning, names in table["settings"].items() for name in names.split()}
+    texts = [(x["names"].split(), x["text"].format(cuda=install_command("cuda"))) for x in table["sentences"]]
+    return meanings, {name: text for names, text in texts for name in names}
 
 
 def needs_of(config: Any) -> Table:

@@ -5,7 +5,6 @@ import datetime
 import importlib.metadata
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from shoal.base.cpu import cores
 from shoal.base.imports import import_name
+from shoal.base.installation import revision
 from shoal.disk.directory import parameters_sha256
 from shoal.engine.population.members import Members
 from shoal.ops import scores
@@ -23,7 +23,6 @@ from shoal.xla import machine
 from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 1  # counts up when a field changes its meaning
-PACKAGE = Path(__file__).resolve().parents[1]
 # Settings of JAX that change numbers.
 JAX_SETTINGS = (
     "jax_enable_x64",
@@ -214,34 +213,10 @@ def versions() -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, str]:
-    """Describe the machine for an error report: versions, the checkout's commit and the devices."""
+    """Describe the machine for an error report: versions, Shoal's revision and the devices."""
     machine.prepare()
     devices = "{count} of {platform} ({kind})".format(**device())
-    return versions() | {"revision": revision() or "no checkout", "devices": devices}
-
-
-def revision(package: Path = PACKAGE) -> str | None:
-    """Return the commit of the checkout that Shoal runs from, with "-dirty" if it was changed since; None if none.
-
-    `package` is the directory of the package: an installed one belongs to no checkout, even where its virtual
-    environment is inside of one.
-    """
-    root = package.parents[1]
-    if package != root / "src" / "shoal" or not (root / ".git").exists():
-        return None
-    try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return f"{commit}-dirty" if _git(root, "status", "--porcelain") else commit
-    except (OSError, subprocess.SubprocessError):
-        return None  # no git here, or not a checkout that it reads
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
-    output = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=10, stdin=subprocess.DEVNULL
-    )
-    return output.stdout.strip()
+    return versions() | {"revision": revision() or "not known", "devices": devices}
 
 
 def machine_facts(devices: int) -> dict[str, Any]:

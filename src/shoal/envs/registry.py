@@ -19,7 +19,7 @@ from shoal.base.imports import import_object
 from shoal.base.user_errors import reports_user_code
 from shoal.config.arguments import mapping, short_repr, text
 from shoal.envs.grid.tasks import task_names as grid_names
-from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.families import FAMILIES, closest_environment
 
 if TYPE_CHECKING:
     from shoal.config.struct import Bounds
@@ -297,8 +297,11 @@ def _entry(name: str) -> Entry:
             f"{name!r} begins the names of {family.title}'s environments, such as {family.prefix}{family.names[0]}; "
             "`shoal envs` lists them"
         )
-    hint = nearest(name, _entries) or f"; {alternatives(name, _entries, 'shoal envs')}"
-    raise ShoalError(f"there is no environment {name!r}{hint}")
+    best = closest_environment(name, _entries)
+    hint = (
+        f"did you mean {best!r}?" if best else "`shoal envs` lists them, and module:Name is one of your own"
+    )
+    raise ShoalError(f"there is no environment {name!r}; {hint}")
 
 
 def _family_entry(prefix: str, name: str) -> Entry:

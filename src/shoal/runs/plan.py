@@ -537,7 +537,7 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
         if name not in known and (keyed := settings.find(config, name)):
             known[name] = keyed
         if name not in known:
-            raise settings.unknown_setting(name, value, config, known)
+            raise settings.unknown_setting(name, value, config, [*known, "algorithm"])
     cast = {name: cast_to_declared(from_json(value), known[name].declared) for name, value in values.items()}
     return (
         {name: value for name, value in cast.items() if name in run_settings},

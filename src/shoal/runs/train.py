@@ -396,6 +396,10 @@ def save_run(
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
     reporter.warn_of_clipping()
     reporter.end_interim()
+    if summary["revision"] is None:
+        call.note(
+            "summary.json names no revision, which a copy of Shoal knows that is a clone or was built in one"
+        )
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
     try_to(reporter.metrics.write)

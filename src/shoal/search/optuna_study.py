@@ -21,6 +21,7 @@ from typing import Any
 from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors, write_whole_file
+from shoal.base.imports import import_package
 from shoal.config import arguments
 from shoal.ops.scores import rank_settings
 from shoal.search.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
@@ -28,8 +29,7 @@ from shoal.search.ranking import MemberResult, Ranked, rank, score_of
 from shoal.search.space import Point, Space, format_value, label_of
 from shoal.search.sweep_directory import flatten
 
-OLDEST = (4, 3)  # the first version that takes over the lock of a process that was killed
-INSTALL = "pip install 'optuna>=4.3'"
+OLDEST = "4.3"  # the first version that takes over the lock of a process that was killed
 IDENTITY, MEMBERS, OWNER, PATH = "shoal", "members", "owner", "path"  # names of Optuna's user attributes
 RECORD = b'{"op_code":'  # the beginning of each line of a journal
 
@@ -229,16 +229,7 @@ def require_optuna() -> Any:
     Raises:
       ShoalError: it is missing or too old.
     """
-    try:
-        optuna = importlib.import_module("optuna")
-    except ImportError:
-        raise ShoalError(f"tuning needs Optuna, which is not installed; `{INSTALL}` installs it.") from None
-    version = tuple(int(part) for part in optuna.__version__.split(".")[:2])
-    if version < OLDEST:
-        raise ShoalError(
-            f"Optuna {optuna.__version__} is too old for tuning; `{INSTALL}` installs a newer one."
-        )
-    return optuna
+    return import_package("tuning needs", "optuna", "tune", OLDEST)
 
 
 def _open_storage(optuna: Any, storage: str) -> Any:

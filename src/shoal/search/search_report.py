@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.base.installation import revision
 from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.disk.json_files import read_json, read_number, write_json
 from shoal.disk.search_files import CONFIRMATION, MEMBERS, WINNER
-from shoal.disk.summary import device, interval_lines, revision, versions
+from shoal.disk.summary import device, interval_lines, versions
 from shoal.engine.population.member_layout import lay_out
 from shoal.engine.population.members import members_of_config
 from shoal.runs import placement

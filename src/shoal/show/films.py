@@ -54,10 +54,6 @@ def check_writable(path: str | Path) -> Path:
         raise ShoalError(
             f"render={str(path)!r} needs the program ffmpeg, which is not on the path; .gif does not."
         )
-    try:
-        import PIL  # noqa: F401, PLC0415
-    except ImportError:
-        raise ShoalError(f"render={str(path)!r} needs Pillow; `pip install pillow` brings it.") from None
     return path
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.imports import import_package
 from shoal.envs.base import can_export, geometry, unwrapped
 from shoal.envs.geometry import Geometry
 from shoal.types import Environment, State
@@ -37,12 +38,7 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
         raise ShoalError(
             f"render={str(path)!r} cannot be written: its data would be in {str(folder)!r}, which exists already."
         )
-    try:
-        import pyevtk  # noqa: F401, PLC0415
-    except ImportError:
-        raise ShoalError(
-            f"render={str(path)!r} needs pyevtk; `pip install 'shoal[paraview]'` brings it."
-        ) from None
+    import_package(f"render={str(path)!r} needs", "pyevtk", "paraview", "1.7")
     return path
 
 

@@ -13,7 +13,14 @@ from typing import Any
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
 from shoal.envs.suites.conversion import require_interface, subject_of
-from shoal.envs.suites.packages import cannot_be_made, classes_of, import_suite, is_one_of, undisturbed
+from shoal.envs.suites.packages import (
+    cannot_be_made,
+    classes_of,
+    import_suite,
+    is_one_of,
+    undisturbed,
+    unknown_name,
+)
 from shoal.envs.suites.static_values import from_static, to_static
 
 PREFIX = "jaxmarl/"
@@ -61,9 +68,7 @@ def full_name(name: str) -> str:
 def check_name(name: str) -> None:
     """Require that a name is one of JaxMARL's that can be made, or the `module:Name` of a class."""
     if name not in CLASSES and ":" not in name:
-        hint = nearest(name, CLASSES)
-        there_are = f"; there are {', '.join(CLASSES)}, and module:Name for a class of your own"
-        raise ShoalError(f"there is no environment {full_name(name)!r}{hint or there_are}")
+        raise unknown_name(PREFIX, name, CLASSES)
 
 
 def class_of(name: str) -> Callable[..., Any]:

@@ -2,8 +2,17 @@
 
 import importlib.resources
 import importlib.util
+import re
 import tomllib
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import NamedTuple
+
+from shoal.base.installation import install_command
+
+# What tells no environments apart: the version, and how Gym's names of Atari's games say which frames are skipped.
+VERSION = re.compile(r"(noframeskip|deterministic)?([-_]v\d+)?$")
+CLOSE = 0.75  # least likeness of a name and a suggestion
 
 
 class Family(NamedTuple):
@@ -27,7 +36,7 @@ class Family(NamedTuple):
     @property
     def install(self) -> str:
         """The command that installs the package."""
-        return f"pip install 'shoal[{self.prefix.rstrip('/')}]'"
+        return install_command(self.prefix.rstrip("/"))
 
     @property
     def is_installed(self) -> bool:
@@ -44,3 +53,33 @@ def _read() -> dict[str, Family]:
 
 
 FAMILIES = _read()  # by prefix
+
+
+def closest_environment(name: str, known: Iterable[str]) -> str:
+    """Return the environment that was probably meant, of the known names and then of all packages' listed ones; "" if
+    none is close. So ALE/Breakout-v5 gives gymnax/Breakout-MinAtar, whether gymnax is installed or not.
+    """
+    options = [*known, *(family.prefix + x for family in FAMILIES.values() for x in family.names)]
+    best = max(options, key=lambda option: _likeness(name, option))
+    return best if _likeness(name, best) >= CLOSE else ""
+
+
+def _likeness(name: str, option: str) -> float:
+    """Return how alike are two names of environments, by what follows the slash, without version, case and separators.
+
+    It is 3 for equal ones, 4 if the versions are too; about 2 where the name is the option's first word, or some of its
+    words in any order; else at most 1, and close where one holds the other and is at most twice as long.
+    """
+    tails = [x.rpartition("/")[2].lower().replace("_", "-") for x in (name, option)]
+    own, other = (VERSION.sub("", x) for x in tails)
+    name, plain = own.replace("-", ""), other.replace("-", "")
+    if name == plain:
+        return 3.0 + (tails[0] == tails[1])
+    if name == other.partition("-")[0] or {*own.split("-")} <= {
+        *re.split("[-/]", option.lower().replace("_", "-"))
+    }:
+        return 2.0 - len(plain) / 1000  # of several the shortest
+    short, long = sorted((name, plain), key=len)
+    is_part = short in long and len(short) >= 4 and len(long) <= 2 * len(short)
+    other_start = name[:1] != plain[:1]  # a first letter is seldom mistyped
+    return max(SequenceMatcher(None, name, plain).ratio() - 0.1 * other_start, CLOSE * is_part)

@@ -2,10 +2,7 @@
 
 import contextlib
 import functools
-import importlib
-import importlib.metadata
 import io
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -13,10 +10,11 @@ from typing import Any
 
 import jax
 
-from shoal.base.errors import ShoalError, closest
+from shoal.base.errors import ShoalError
+from shoal.base.imports import import_package
 from shoal.base.user_errors import describe_error
 from shoal.config.arguments import short_repr
-from shoal.envs.suites.families import FAMILIES, Family
+from shoal.envs.suites.families import FAMILIES, closest_environment
 
 
 @functools.cache
@@ -26,24 +24,20 @@ def import_suite(prefix: str, module: str = "") -> Any:
     Raises:
       ShoalError: the package, or one that it needs, is not installed, or it is older than the adapter knows.
     """
-    family = FAMILIES[prefix]
-    _require_version(family)
-    try:
-        with undisturbed():
-            return importlib.import_module(module or family.package)
-    except ModuleNotFoundError as error:
-        raise ShoalError(_missing(family, str(error.name))) from error
+    family, needed_by = FAMILIES[prefix], f"names that begin with {prefix!r} need"
+    with undisturbed():
+        return import_package(
+            needed_by, family.distribution, prefix.rstrip("/"), family.oldest, module or family.package
+        )
 
 
 def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
     """Make the error for a name that a package does not have, with the nearest one, or with all."""
     names = list(known)
-    if best := closest(name, names):
-        return ShoalError(f"there is no environment {prefix + name!r}; did you mean {prefix + best!r}?")
-    return ShoalError(
-        f"there is no environment {prefix + name!r}; there are {', '.join(names)}, and module:Name for a class of your "
-        "own"
-    )
+    best = closest_environment(prefix + name, [prefix + x for x in names])
+    there_are = f"there are {', '.join(names)}, and module:Name for a class of your own"
+    hint = f"did you mean {best!r}?" if best else there_are
+    return ShoalError(f"there is no environment {prefix + name!r}; {hint}")
 
 
 def classes_of(maker: Any, package: str) -> list[str]:
@@ -94,27 +88,6 @@ def by_convention(world: Any) -> Iterator[None]:
         raise ConventionError(
             f"{kind} cannot be adapted, since its functions are not those of the convention: {describe_error(error)}"
         ) from error
-
-
-def _missing(family: Family, package: str) -> str:
-    needed = f"the package {package!r}, which is not installed: {family.install} installs it"
-    return f"names that begin with {family.prefix!r} need {needed}"
-
-
-def _require_version(family: Family) -> None:
-    try:
-        version = importlib.metadata.version(family.distribution)
-    except importlib.metadata.PackageNotFoundError:
-        raise ShoalError(_missing(family, family.distribution)) from None
-    if _numbers(version) < _numbers(family.oldest):
-        raise ShoalError(
-            f"names that begin with {family.prefix!r} need {family.distribution} {family.oldest} or newer, and "
-            f"{version} is installed: {family.install} installs a newer one"
-        )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 @contextlib.contextmanager

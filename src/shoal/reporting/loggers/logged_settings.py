@@ -1,8 +1,6 @@
 """Parts that several loggers share: the settings and names of a run, its result, and the import of packages."""
 
 import hashlib
-import importlib
-import importlib.metadata
 import json
 import math
 import os
@@ -11,7 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.base.errors import ShoalError
 from shoal.base.files import user_path
+from shoal.base.imports import import_package
 from shoal.disk.directory import LOGGERS
 from shoal.engine.population.members import ENVIRONMENT
 from shoal.reporting.loggers.logger import LoggedRun, LoggerError, Series
@@ -40,19 +40,10 @@ def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -
     Raises:
       LoggerError: it is missing, too old, or cannot be imported.
     """
-    install = f"`pip install 'shoal[{name}]'`"
     try:
-        found = importlib.import_module(module or name)
-        version = importlib.metadata.version(name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("", name):  # of a package that it needs itself
-            raise LoggerError(f"{name} cannot be imported: {error}; {install} repairs it.") from error
-        raise LoggerError(
-            f"the logger {name} needs {name}, which is not installed; {install} installs it."
-        ) from None
-    if tuple(int(x) for x in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
-        raise LoggerError(f"{name} {version} is too old for its logger; {install} installs a newer one.")
-    return found
+        return import_package(f"the logger {name} needs", name, name, ".".join(map(str, oldest)), module)
+    except ShoalError as error:
+        raise LoggerError(str(error)) from error
 
 
 def flat_settings(run: LoggedRun, series: Series) -> dict[str, Any]:
