@@ -85,8 +85,13 @@ class Progress:
                 print("  ".join([heading, *numbers]), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
-        """Write a line that stays, above the live line where there is one."""
-        if self._silent:
+        """Write a line of information that stays, above the live line where there is one."""
+        if not self._silent:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Write a line about what went wrong, which is shown where nothing else is too."""
+        if self._stream is None:
             return
         with self._silence_broken_stream():
             if self._live is not None:
