@@ -28,7 +28,7 @@ class FittedNames:
         self.untold: list[str] = []  # the changes that `take_note` has not told
 
     def __call__(self, name: str) -> str:
-        """Return the name that the tool takes."""
+        """Return what the tool takes."""
         if name not in self._names:
             used = {x.casefold() for x in self._names.values()}
             fitted, number = self._fit(name, ""), 1
