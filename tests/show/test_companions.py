@@ -1,5 +1,6 @@
 """Processes beside a run: whatever a logger does, its trainer is told in a sentence and waits for nothing."""
 
+import io
 import json
 import os
 import signal
@@ -11,8 +12,11 @@ import pytest
 
 import shoal
 from shoal.base.errors import ShoalError
+from shoal.disk.directory import RunDirectory
+from shoal.reporting.loggers import later as later_loggers
 from shoal.reporting.loggers.requests import check_loggers, companions_of
 from shoal.show import companions
+from shoal.show.progress import Progress
 
 LOGGER = """
 import os, time
@@ -33,10 +37,8 @@ class Mine(shoal.Logger):
         return f"https://mine.example/{len(run.series)}"
 
     def add_scalars(self, series, step, numbers, time):
-        if self.fault == "raises" and step == 2:
+        if self.fault == "raises" and step >= 2:
             raise RuntimeError("the service\\nis down")
-        if self.fault == "dies" and step == 2:
-            os._exit(3)
         if self.fault == "floods":
             print("x" * 2_000_000)
             os.write(2, b"y" * 2_000_000)
@@ -91,8 +93,8 @@ def run_beside(path, fault="", wait_for=None):
     """Write the rows of a run beside which a logger runs; return what was shown."""
     notes = []
     with beside(fault) as processes:
-        processes.require()
-        processes.begin(path, notes.append)
+        processes.require(print)
+        processes.begin(path, notes.append, notes.append)
         log(path, range(4))
         end = time.monotonic() + 20
         while wait_for is not None and not wait_for(processes, notes) and time.monotonic() < end:
@@ -109,39 +111,102 @@ def test_a_logger_receives_the_rows_and_the_end(user_folder):
     assert json.loads((path / "loggers/own_loggers-Mine.json").read_text())["finished"]
 
 
-FAULTS = {
-    "raises": "Mine.add_scalars failed in own_loggers.py, line 21: RuntimeError: the service",
-    "dies": "its process has ended",
+FAULTY = """
+import os, signal, time
+import shoal
+
+PLACE, HOW = {place!r}, {how!r}
+
+def may_fail(place):
+    if place == PLACE and HOW == "raises":
+        raise RuntimeError("the service is down")
+    if place == PLACE and HOW == "exits":
+        os._exit(3)
+    if place == PLACE and HOW == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if place == PLACE and HOW == "hangs":
+        time.sleep(1000)
+
+may_fail("import")
+
+class Faulty(shoal.Logger):
+    def __init__(self):
+        may_fail("constructor")
+
+    def check(self):
+        may_fail("check")
+
+    def open(self, run, state):
+        may_fail("open")
+        return "somewhere"
+
+    def add_scalars(self, series, step, numbers, time):
+        may_fail("add_scalars")
+
+    def flush(self):
+        may_fail("flush")
+        return {{1}} if (PLACE, HOW) == ("flush", "returns a set") else 1
+
+    def close(self, summary):
+        may_fail("close")
+"""
+HOW = {
+    "raises": "RuntimeError: the service is down",
+    "exits": "ended with exit status 3",
+    "is killed": "was ended by SIGKILL",
+    "hangs": "has not ended yet",
+    "returns a set": "{1} is a set, which JSON cannot hold",
 }
+BEFORE, AFTER = ("import", "constructor", "check"), ("open", "add_scalars", "flush", "close")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.full
-def test_a_logger_that_fails_is_one_sentence(user_folder, fault):
-    path = user_folder / "run"
-    notes, _ = run_beside(path, fault, lambda processes, notes: len(notes) == 2)
-    later = f"`shoal log {path} --logger own_loggers:Mine`"
-    assert notes[1:] == [
-        f"own_loggers:Mine: {FAULTS[fault]}; the run is not affected, and {later} sends what is missing"
-    ]
-    (user_folder / "own_loggers.py").write_text(LOGGER.replace('"raises"', '"_"').replace('"dies"', '"_"'))
-    command = [sys.executable, "-m", "shoal", "log", "run", "--logger", "own_loggers:Mine"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert said.stdout == "run: 4 rows and 0 files sent; https://mine.example/1\n"
-    assert received(path)[-5:] == ["0", "1", "2", "3", "end 3"]
-    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert again.stdout == "run: all was sent before\n"
+@pytest.mark.parametrize("how", list(HOW)[:4])
+@pytest.mark.parametrize("place", BEFORE)
+@pytest.mark.quick("check-hangs", "import-exits")
+def test_a_logger_that_fails_before_a_run_refuses_it(user_folder, monkeypatch, place, how):
+    """In a minute at most, in one sentence; and its process ends."""
+    monkeypatch.setattr(companions, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(companions, "READY_SECONDS", 2.0 if how == "hangs" else 60.0)
+    (user_folder / "faulty.py").write_text(FAULTY.format(place=place, how=how))
+    notes = []
+    early = "ended before it began" if how in ("exits", "is killed") else HOW[how]
+    sentence = "^logger faulty:Faulty has not begun within 2 seconds.$" if how == "hangs" else early
+    with pytest.raises(ShoalError, match=sentence), beside(name="faulty:Faulty") as processes:
+        processes.require(notes.append)
+    assert notes == ["waiting for logger faulty:Faulty"] or how != "hangs"
+    assert processes._processes[0]._process.wait(10) is not None
 
 
-def test_a_logger_that_hangs_is_left_behind(user_folder, monkeypatch):
-    monkeypatch.setattr(companions, "CLOSING_SECONDS", 0.5)
-    path, start_time = user_folder / "run", time.monotonic()
-    notes, processes = run_beside(path, "hangs")
-    assert time.monotonic() - start_time < 10
-    assert len(notes) == 1 and notes[0].startswith(
-        f"own_loggers:Mine has not ended yet, and process {processes._processes[0]._process.pid} goes on; `shoal log"
-    )
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [(place, how) for place in AFTER for how in list(HOW)[:4]] + [("flush", "returns a set")],
+)
+@pytest.mark.quick("add_scalars-raises", "add_scalars-is killed", "close-hangs", "flush-returns a set")
+def test_what_a_logger_loses_is_said_in_a_quiet_run_and_can_be_sent(user_folder, monkeypatch, place, how):
+    """On standard error, in `summary.json`, and with its traceback in its log; the rest is sent once it works."""
+    monkeypatch.setattr(companions, "CLOSING_SECONDS", 2.0 if how == "hangs" else 60.0)
+    path, shown = user_folder / "run", io.StringIO()
+    (user_folder / "faulty.py").write_text(FAULTY.format(place=place, how=how))
+    progress = Progress(4, quiet=True, stream=shown)
+    with beside(name="faulty:Faulty") as processes:
+        processes.require(progress.note)
+        processes.begin(path, progress.note, progress.warn)
+        log(path, range(4))
+        RunDirectory(path).save_summary({"steps_per_seed": 3, "evaluation": {}, **processes.summary()})
+    (line,) = shown.getvalue().splitlines()
+    later = f"`shoal log {path} --logger faulty:Faulty` sends what is missing"
+    assert line.startswith("faulty:Faulty") and HOW[how] in line and line.endswith(later)
+    state = json.loads((path / "summary.json").read_text())["loggers"]["faulty:Faulty"]
+    assert state == processes.summary()["loggers"]["faulty:Faulty"]
+    assert HOW[how] in state and state.endswith(later)
+    assert ("Traceback" in (path / "loggers/faulty-Faulty.log").read_text()) == (how.startswith("r"))
     processes.abandon()
+
+    (user_folder / "faulty.py").write_text(FAULTY.format(place="", how=""))
+    (sent,) = later_loggers.send(path, "faulty:Faulty", {})
+    assert sent.startswith(f"{path}: 4 rows and ") and sent.endswith("files sent; somewhere")
+    assert json.loads((path / "summary.json").read_text())["loggers"] == {"faulty:Faulty": "complete"}
+    assert list(later_loggers.send(path, "faulty:Faulty", {})) == [f"{path}: all was sent before"]
 
 
 def test_a_logger_that_floods_fills_no_disk(user_folder):
@@ -170,7 +235,7 @@ def test_a_logger_asks_to_stop(user_folder):
 )
 def test_what_is_missing_is_known_before_a_run(user_folder, name, fault, sentence):
     with pytest.raises(ShoalError, match=sentence), beside(fault, name) as processes:
-        processes.require()
+        processes.require(print)
 
 
 def test_a_killed_trainer_leaves_a_logger_that_sends_the_rest(user_folder):
@@ -181,8 +246,8 @@ def test_a_killed_trainer_leaves_a_logger_that_sends_the_rest(user_folder):
         "from shoal.show.companions import Companions\n"
         "from shoal.reporting.loggers.requests import check_loggers, companions_of\n"
         "with Companions(companions_of(check_loggers(['own_loggers:Mine']))) as processes:\n"
-        "    processes.require()\n"
-        "    processes.begin(pathlib.Path('run'), print)\n"
+        "    processes.require(print)\n"
+        "    processes.begin(pathlib.Path('run'), print, print)\n"
         "    time.sleep(1000)\n"
     )
     trainer = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
@@ -199,8 +264,8 @@ def test_a_killed_trainer_leaves_a_logger_that_sends_the_rest(user_folder):
 
 def test_a_run_that_is_not_kept_leaves_no_process(user_folder):
     with pytest.raises(KeyError), beside("hangs") as processes:
-        processes.require()
-        processes.begin(user_folder / "run", lambda text: None)
+        processes.require(print)
+        processes.begin(user_folder / "run", print, print)
         processes.abandon()
         raise KeyError
 
@@ -214,7 +279,7 @@ class Told:
 
 
 @pytest.mark.full
-def test_loggers_change_nothing_in_a_run(user_folder):
+def test_loggers_change_nothing_in_a_run(user_folder, capfd):
     """Numbers are bit for bit those of a run without, beside a listener, a logger that works and one that does not."""
     settings = dict(
         seeds=2, total_steps=2_000, num_envs=8, num_steps=25, num_evals=1, eval_episodes=4, preset=False
@@ -227,6 +292,10 @@ def test_loggers_change_nothing_in_a_run(user_folder):
         "CartPole-v1", **settings, run_dir="logged", loggers=loggers, listeners=[listener], progress=False
     )
     assert run.summary["parameters_sha256"] == plain.summary["parameters_sha256"]
+    states = run.summary["loggers"]
+    assert states == json.loads((run.path / "summary.json").read_text())["loggers"]
+    assert states["others:Mine"] == "complete" and "the service" in states["own_loggers:Mine"]
+    assert "own_loggers:Mine: Mine.add_scalars failed" in capfd.readouterr().err  # without progress too
     steps = [int(x) for x in received(user_folder / "logged") if x.isdecimal()]
     assert set(listener.steps) <= set(steps)
     config = [(user_folder / name / "config.json").read_text() for name in ("plain", "logged")]

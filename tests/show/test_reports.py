@@ -163,7 +163,7 @@ def test_files_about_the_run_so_far_that_cannot_be_written_are_told_once(directo
     monkeypatch.setattr(type(directory), "save_progress", fail)
     with Reporter(directory, RUN, "CartPole-v1", show=False) as reporter:
         notes = []
-        monkeypatch.setattr(reporter.progress, "note", notes.append)
+        monkeypatch.setattr(reporter.progress, "warn", notes.append)
         reporter.show_so_far(10, {"score": np.zeros(2), "updates": np.zeros(2, int)}, [])
         reporter.close()
         reporter.report_failure()

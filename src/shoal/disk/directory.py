@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors, user_path
@@ -35,7 +36,8 @@ CONFIG = "config.json"
 SUMMARY = "summary.json"
 PROGRESS = "progress.json"  # in place of a summary, as long as the run has not finished
 LEARNING_CURVE = "learning_curve.png"
-LOGGERS = "loggers"  # the folder of the states of loggers, and of what they write
+LOGGERS = "loggers"  # the folder of the states of loggers, and of what they write; their entry in a summary
+COMPLETE = "complete"  # in a summary: a logger has all of the run
 FILMS = "films"  # that of films of a run that trains, each with the environment steps as its name
 POLICIES = ("best", "last")
 
@@ -146,6 +148,17 @@ class RunDirectory:
         with report_os_errors(f"{self.path / PROGRESS} cannot be removed"):
             (self.path / PROGRESS).unlink(missing_ok=True)
         write_json(self.path / SUMMARY, summary)
+
+    def save_logger(self, name: str, state: str) -> None:
+        """Write into the summary of a finished run what a logger has of it: `COMPLETE`, which stays, or a sentence."""
+        with FileLock(self.path / LOGGERS / ".summary.lock", preserve_lock_file=True):
+            if not (self.path / SUMMARY).is_file():
+                return
+            summary = self.load_summary()
+            states = summary.setdefault(LOGGERS, {})
+            if states.get(name) != COMPLETE:
+                states[name] = state
+                write_json(self.path / SUMMARY, summary)
 
     def load_summary(self) -> dict[str, Any]:
         """Read `summary.json`.

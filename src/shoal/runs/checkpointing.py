@@ -216,7 +216,7 @@ class RunSupervisor(hooks.Supervisor):
 
     def note_fault(self, member: int, sentence: str) -> None:
         """Show a sentence about a member on the terminal."""
-        self.reporter.progress.note(f"{self.members[member].name}: {sentence}")
+        self.reporter.progress.warn(f"{self.members[member].name}: {sentence}")
 
     def between_pieces(self, population: Run, history: History) -> None:
         """Write a checkpoint if one is due, and end the run if a signal asks for it or a listener has failed.
@@ -275,7 +275,7 @@ class RunSupervisor(hooks.Supervisor):
             if stops:
                 raise ShoalError(f"{sentence}; {ending}")
             steps = int(evaluated[k]) * self.run.steps_per_update
-            self.reporter.progress.note(
+            self.reporter.progress.warn(
                 f"{sentence}; its last policy is that of its evaluation at {steps:,} steps, and {goes_on}."
             )
         return frozen(population, members, self._replay)
@@ -440,7 +440,7 @@ class RunSupervisor(hooks.Supervisor):
         while self._writer is not None and (failure := self._writer.take_failure()):
             if self.run.on_disk_error == "stop":
                 raise ResumableError(f"{failure} The run ends, since on_disk_error='stop'.")
-            self.reporter.progress.note(f"{failure} Training continues.")
+            self.reporter.progress.warn(f"{failure} Training continues.")
 
     def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
         self.begins("saving")

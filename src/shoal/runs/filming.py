@@ -82,7 +82,7 @@ def main() -> None:
         _follow(Path(json.loads(told)["run"]), request["every"], ended)
     except ShoalError as error:
         _tell(error=str(error))
-    _tell(ended=True)
+    _tell(ended={"complete": True})
 
 
 def _wait_for_end(ended: threading.Event) -> None:

@@ -17,7 +17,7 @@ from shoal.config import arguments
 from shoal.config.settings import flat
 from shoal.disk import checkpoint_record, policy_files
 from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import SUMMARY, RunDirectory
+from shoal.disk.directory import COMPLETE, LOGGERS, SUMMARY, RunDirectory
 from shoal.disk.lock import Lock
 from shoal.disk.metrics_file import NOTHING
 from shoal.disk.summary import machine_facts
@@ -113,11 +113,13 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         source = saved.get("resumed_from", {})
         loaded = dataclasses.replace(experiment, run=run, config=loaded.config, resumed_from=source)
         if resume.is_finished(directory, loaded.run):
+            finished = finished_run(directory, loaded)
             for logger in call.loggers:
-                call.note(
-                    f"the run has finished; {logger.later.format(path=directory.path)} of {logger.name}"
-                )
-            return finished_run(directory, loaded)
+                if finished.summary.get(LOGGERS, {}).get(logger.name) != COMPLETE:
+                    signals.say(
+                        f"the run has finished; {logger.later.format(path=directory.path)} of {logger.name}"
+                    )
+            return finished
         return _run(loaded, stop, call, directory)
 
 
@@ -218,7 +220,7 @@ def _run(
         if directory is None:
             plan = plan_run(experiment, call, changes=changes)
             origin = _source(plan)
-            companions.require()
+            companions.require(call.note)
             compiled = compile_run(plan, origin)
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
@@ -231,7 +233,7 @@ def _run(
             held.enter_context(Lock(directory.path))
             plan = plan_run(experiment, call, is_new=False, changes=changes)
             origin = _origin(plan, directory, finished, call)
-            companions.require()
+            companions.require(call.note)
             compiled = compile_run(plan, origin)
         if origin is not None:
             _note_resumption(plan, origin, changes, call)
@@ -243,7 +245,8 @@ def _run(
         output = held.enter_context(writing)
         output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
-        return save_run(plan.experiment, trained, absolute, output, history, call)
+        trained_run = save_run(plan.experiment, trained, absolute, output, history, call)
+    return dataclasses.replace(trained_run, summary={**trained_run.summary, **companions.summary()})
 
 
 def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes: Iterable[str] = ()) -> Plan:
@@ -395,6 +398,7 @@ def save_run(
         summary |= pbt_run.summarise_members(experiment, trained, history)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
     reporter.warn_of_clipping()
+    summary |= reporter.companions.summary()
     reporter.end_interim()
     if summary["revision"] is None:
         call.note(
@@ -449,7 +453,7 @@ def _writing(
         open_outputs.enter_context(reporter)
         with contextlib.suppress(ShoalError):  # which is reported where the first rows are written
             reporter.metrics.write()  # removes the rows after the checkpoint, before anybody reads them
-        companions.begin(directory.path, reporter.progress.note)
+        companions.begin(directory.path, reporter.progress.note, reporter.progress.warn)
         record = functools.partial(
             checkpoint_record.to_record, identity=plan.identity, machine=machine_facts(plan.layout.devices)
         )

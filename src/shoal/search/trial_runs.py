@@ -207,7 +207,7 @@ class _Runner:
             try:
                 parts += memory_fit.split(group, memory_fit.need_of(group))
             except ShoalError as error:
-                self._call.note(f"tune: {error}")
+                signals.say(f"tune: {error}")
         folder = directory.relative_to(self._directory.path)
         runs = [
             Planned(self._directory.path, f"{folder}/{k:03}", part)

@@ -6,10 +6,13 @@ ends. Training never waits for one: messages come by a thread, and the loop read
 
 import contextlib
 import json
+import math
 import os
 import queue
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +21,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError
+from shoal.disk.directory import COMPLETE, LOGGERS, RunDirectory
 
-READY_SECONDS = 20.0  # the wait for what all companions need, before a run compiles
+READY_SECONDS = 60.0  # from the start of a process until it has what it needs; no run compiles before
+QUIET_SECONDS = 3.0  # of these, before a line says what is waited for
 CLOSING_SECONDS = 10.0  # the wait at the end of a run, of which the first companions have a half
 FAILING_SECONDS = 0.5  # that at an error or an interruption
 PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; main()"
@@ -34,6 +39,11 @@ class Companion(NamedTuple):
     later: str  # a clause that says how the rest is done later; "{path}" is the run's directory
     variables: Mapping[str, str] = {}  # of its environment, besides the trainer's
 
+    @property
+    def title(self) -> str:
+        """Its name with what it is."""
+        return f"logger {self.name}" if "logger" in self.request else self.name
+
 
 class Companions:
     """The processes beside one run; a context manager, at whose end they are told that the run has ended.
@@ -45,7 +55,7 @@ class Companions:
     """
 
     def __init__(self, companions: Sequence[Companion] = (), first: Sequence[Companion] = ()):
-        self._processes = [_Process(companion, self._ask_to_stop) for companion in (*first, *companions)]
+        self._processes = [Process(companion, self._ask_to_stop) for companion in (*first, *companions)]
         self._groups = self._processes[: len(first)], self._processes[len(first) :]
         self.stop = ""
 
@@ -64,25 +74,34 @@ class Companions:
                 process.end()
             for process in group:
                 process.wait(deadline)
+        for process in self._groups[1]:
+            process.save_failure()
 
-    def require(self) -> None:
-        """Require that each has what it needs.
+    def require(self, note: Callable[[str], None]) -> None:
+        """Require that each has what it needs, and wait for that.
 
+        Args:
+          note: shows a line of information.
         Raises:
-          ShoalError: one has not, such as a package or a key.
+          ShoalError: one has not, such as a package or a key, or has not begun in a minute.
         """
-        deadline = time.monotonic() + READY_SECONDS
         for process in self._processes:
-            process.require(deadline)
+            process.require(note)
 
-    def begin(self, path: Path, note: Callable[[str], None]) -> None:
+    def begin(self, path: Path, note: Callable[[str], None], warn: Callable[[str], None]) -> None:
         """Tell them the directory of the run.
 
         Args:
-          note: shows a line.
+          note: shows a line of information.
+          warn: shows a line about what went wrong.
         """
         for process in self._processes:
-            process.begin(path, note)
+            process.begin(path, note, warn)
+
+    def summary(self) -> dict[str, dict[str, str]]:
+        """Return the entry in the summary of a finished run: what each logger has of it, `COMPLETE` or a sentence."""
+        states = {process.name: process.state for process in self._groups[1]}
+        return {LOGGERS: states} if states else {}
 
     def abandon(self) -> None:
         """End them at once, since nothing of the run is kept."""
@@ -93,25 +112,36 @@ class Companions:
         self.stop = self.stop or text
 
 
-class _Process:
-    """One companion's process, and the thread that reads what it says."""
+class Process:
+    """One companion's process, and the thread that reads what it says.
+
+    Attributes:
+      failure: why it has failed; "" as long as it has not.
+      result: the `ended` of its last message; {} before.
+    """
 
     def __init__(self, companion: Companion, ask_to_stop: Callable[[str], None]):
+        self.name = companion.name
+        self.failure = ""
+        self.result: Mapping[str, Any] = {}
         self._companion, self._ask_to_stop = companion, ask_to_stop
         self._process: Any = None
         self._first: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()  # its first message
         self._note: Callable[[str], None] = lambda text: None
+        self._warn: Callable[[str], None] = self._note
         self._path = ""
-        self._has_failed = False
 
     def start(self) -> None:
+        """Start it."""
         program = PROGRAM.format(module=self._companion.module)
         command = [sys.executable, "-c", program, json.dumps(sys.path)]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`_listen` closes it)
+        self._start_time = time.monotonic()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
             env={**os.environ, **self._companion.variables},
             start_new_session=True,  # Ctrl-C and the end of a terminal are for the trainer alone
@@ -120,32 +150,60 @@ class _Process:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def require(self, deadline: float) -> None:
-        with contextlib.suppress(queue.Empty):
-            message = self._first.get(timeout=max(deadline - time.monotonic(), 0.0))
-            if "error" in message:
-                raise ShoalError(message["error"])
+    def require(self, note: Callable[[str], None]) -> None:
+        """Require that it has what it needs; one that does not say so in a minute is killed."""
+        message = self._first_message(QUIET_SECONDS)
+        if message is None:
+            note(f"waiting for {self._companion.title}")
+            message = self._first_message(READY_SECONDS)
+        if message is None:
+            self._process.kill()
+            raise ShoalError(f"{self._companion.title} has not begun within {READY_SECONDS:g} seconds.")
+        if "error" in message:
+            raise ShoalError(message["error"])
 
-    def begin(self, path: Path, note: Callable[[str], None]) -> None:
-        self._note, self._path = note, str(path)
+    def _first_message(self, seconds: float) -> Mapping[str, Any] | None:
+        """Return its first message; None if there is none within these seconds from its start."""
+        with contextlib.suppress(queue.Empty):
+            return self._first.get(timeout=max(self._start_time + seconds - time.monotonic(), 0.0))
+        return None
+
+    def begin(self, path: Path, note: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        """Tell it the directory of the run; see `Companions.begin`."""
+        self._note, self._warn, self._path = note, warn, str(path)
         self._send({"run": str(path.absolute())})
 
     def end(self) -> None:
+        """Tell it that the run has ended."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
-    def wait(self, deadline: float) -> None:
-        self._thread.join(max(deadline - time.monotonic(), 0.0))
-        if self._thread.is_alive() and self._path:
+    def wait(self, deadline: float = math.inf) -> None:
+        """Wait until it has ended, and say so if it has not."""
+        seconds = max(deadline - time.monotonic(), 0.0)
+        self._thread.join(None if seconds == math.inf else seconds)
+        if self._thread.is_alive() and self._path and not self.failure:
             number = self._process.pid
-            self._note(
-                f"{self._companion.name} has not ended yet, and process {number} goes on; {self._later()}"
-            )
+            self._warn(f"{self.name} has not ended yet, and process {number} goes on; {self._later()}")
 
     def abandon(self) -> None:
+        """End it at once."""
         self._path = ""  # so that its end is not reported
         self._process.kill()
         self._thread.join()
+
+    @property
+    def state(self) -> str:
+        """What a logger has of a finished run: `COMPLETE`, or why it lacks some and how that is sent."""
+        if self.result.get(COMPLETE):
+            return COMPLETE
+        return f"{self.failure or 'it has not ended yet'}; {self._later()}"
+
+    def save_failure(self) -> None:
+        """Write into the summary why a logger has failed; one that has not writes itself that it is complete."""
+        if self.failure:
+            with contextlib.suppress(ShoalError):  # what the summary has instead is that it has not ended
+                RunDirectory(Path(self._path)).save_logger(self.name, self.state)
 
     def _later(self) -> str:
         return self._companion.later.format(path=self._path)
@@ -156,17 +214,25 @@ class _Process:
 
     def _listen(self) -> None:
         """Read messages until the process has ended."""
-        is_first, has_ended = True, False
+        is_first = True
         with self._process.stdout as lines:
             for line in lines:
                 message = json.loads(line)
                 self._first.put(message) if is_first else self._react(message)
-                is_first, has_ended = False, has_ended or bool({"ended", "error"} & message.keys())
-        self._process.wait()
+                is_first = False
+        code = self._process.wait()
         if is_first:
-            self._first.put({"error": f"the process of {self._companion.name} ended before it began."})
-        elif not has_ended:
-            self._report("its process has ended")
+            self._first.put({"error": f"{self._companion.title} ended before it began{self._last_error()}."})
+        elif not self.result:
+            self._report(f"its process {_described(code)}")
+        self._errors.close()
+        self.end()
+
+    def _last_error(self) -> str:
+        """Return the last line that it has written to standard error, behind a colon."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[-1].rstrip('.')}" if lines else ""
 
     def _react(self, message: Mapping[str, Any]) -> None:
         if "error" in message:
@@ -175,9 +241,14 @@ class _Process:
             self._note(message["note"])
         if "stop" in message:
             self._ask_to_stop(message["stop"])
+        self.result = message.get("ended", self.result)
 
     def _report(self, reason: str) -> None:
-        if not self._has_failed and self._path:
-            self._has_failed = True
-            text = " ".join(reason.split()).rstrip(".")
-            self._note(f"{self._companion.name}: {text}; the run is not affected, and {self._later()}")
+        if not self.failure and self._path:
+            self.failure = " ".join(reason.split()).rstrip(".")
+            self._warn(f"{self.name}: {self.failure}; the run is not affected, and {self._later()}")
+
+
+def _described(code: int) -> str:
+    """Say how a process has ended."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"

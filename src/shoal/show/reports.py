@@ -188,7 +188,7 @@ class Reporter:
         """Say once that rows cannot be written."""
         failure, self._interim.failure = self._interim.failure, None
         if error := self._writer.take_failure() or failure:
-            self.progress.note(f"{error} Training continues.")
+            self.progress.warn(f"{error} Training continues.")
 
     def show_so_far(self, steps: int, best: Numbers, failed: Sequence[int]) -> None:
         """Request to write `progress.json` and the learning curve of the run so far; for any thread.

@@ -22,7 +22,33 @@ SERIES = {
         Series("slow, seed 3", "member", 3, "slow", {"learning_rate": 1e-4}),
         Series("all", "all"),
     ),
+    # Names of one file, and names that a tool cuts to the same one.
+    3: (
+        *(Series(f"{label}, seed 3", "member", 3, label) for label in ("a/b", "a:b", "A_b", 300 * "s")),
+        Series("all", "all"),
+    ),
 }
+# Names of numbers that one tool or another refuses, or takes for one.
+ODD = (
+    *(
+        "success (%)",
+        "hit@1",
+        "a,b",
+        "a_b",
+        "A_B",
+        "a b",
+        "a//b",
+        "a/../b",
+        "./c",
+        "d/",
+        "e:f",
+        "l\u00e4nge",
+        "\u221e",
+    ),
+    *(f"{300 * 'n'}{k}" for k in range(2)),
+)
+ODD_NAMES = [f"train/{name}" for name in ODD]
+LONG = 300 * "w"
 START = 1.7e9  # seconds since the epoch of the first row
 
 
@@ -49,6 +75,11 @@ def expected_curves(rows, members=1):
         if not math.isnan(value):
             curves.setdefault((series, name), []).append((step, value))
     return curves
+
+
+def odd_curves(rows):
+    """Return the points of each of `ODD_NAMES`."""
+    return {name: [(100 * row, row + k / 8) for row in range(rows)] for k, name in enumerate(ODD_NAMES)}
 
 
 def run(request):
@@ -78,14 +109,15 @@ def main(request):
         logger.add_file(kind, Path(path), step)
     for row in range(*request["rows"]):
         for series in logged.series:
-            logger.add_scalars(series, 100 * row, numbers(row, series), START + row)
+            further = {name: row + k / 8 for k, name in enumerate(request.get("names", ()))}
+            logger.add_scalars(series, 100 * row, numbers(row, series) | further, START + row)
         if (row + 1) % request.get("flush_every", 10) == 0:
             print(json.dumps({"state": logger.flush(), "rows": row + 1}), flush=True)
     time.sleep(request.get("seconds", 0))
     print(json.dumps({"jax": "jax" in sys.modules, "stop": logger.stop}), flush=True)
     if request.get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
-    print(json.dumps({"state": logger.flush()}), flush=True)
+    print(json.dumps({"state": logger.flush(), "note": logger.note}), flush=True)
     logger.close(request.get("summary"))
 
 

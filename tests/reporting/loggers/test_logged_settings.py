@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from logging_process import run
+from logging_process import LONG, ODD_NAMES, run
 
 from shoal.base.installation import install_command
 from shoal.reporting.loggers import logged_settings
+from shoal.reporting.loggers.fitted_names import FittedNames, shorten_middle, take_note
 from shoal.reporting.loggers.logger import LoggerError
 
 
@@ -65,3 +66,18 @@ def test_a_path_that_is_used_gets_a_number(tmp_path):
     for name in ("a.csv", "a-2.csv"):
         (tmp_path / name).touch()
     assert logged_settings.unused(tmp_path / "a.csv", Path.exists).name == "a-3.csv"
+
+
+def test_fitted_names_are_distinct_and_those_of_the_process_before():
+    """In any order of the names; a name that was cut keeps both ends, in at most that many bytes."""
+    names = [*ODD_NAMES, *(f"{LONG}{k}" for k in range(12)), "\u221e" * 100]
+    first = FittedNames(r"[^a-z/]", 40)
+    fitted = {name: first(name) for name in names}
+    assert len({x.casefold() for x in fitted.values()}) == len(names)
+    assert max(len(x.encode()) for x in fitted.values()) <= 40
+    later = FittedNames(r"[^a-z/]", 40, first.changed)
+    assert {name: later(name) for name in reversed(names)} == fitted
+    note = take_note(first)
+    assert note.startswith("'train/success (%)' is called 'train/success____', ") and take_note(first) is None
+    assert take_note(later) is None  # it was said before
+    assert shorten_middle("abcdefgh", 6) == "ab..gh" and shorten_middle("abc", 6) == "abc"

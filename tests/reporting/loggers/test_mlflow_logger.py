@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from logging_process import START, expected_curves
+from logging_process import LONG, ODD_NAMES, SERIES, START, expected_curves, odd_curves
+from logging_process import run as request_run
 
 pytest.importorskip("mlflow")
 
@@ -81,3 +82,32 @@ def test_cuts_long_settings_and_logs_files(log, runs, pictures):
     ]
     assert [x.path for x in client.list_artifacts(number, "films")] == ["films/1000.gif"]
     assert not any(math.isnan(x) for x in found["first"].data.metrics.values())
+
+
+def test_names_that_mlflow_refuses_are_changed_and_stay_distinct(log, runs, summary):
+    odd = {"names": ODD_NAMES, "algorithm": {"a,b": 1, "a@b": 2, LONG: 3}}
+    odd["arguments"] = {"name": LONG, "experiment": LONG}
+    told = log("mlflow", 0, 10, kill=True, **odd)
+    log("mlflow", 10, 20, state=told["state"], summary=summary, **odd)
+    client, found = runs(f"{127 * 'w'}..{127 * 'w'}")
+    ((name, run),) = found.items()
+    assert name == f"{124 * 'w'}..{124 * 'w'}" and run.info.status == "FINISHED"
+    named = told["state"]["names"]
+    for odd_name, points in odd_curves(20).items():
+        assert curve(client, run, named.get(odd_name, odd_name)) == points
+    assert named["train/success (%)"] == "train/success ___" and named["train/a_b"] == "train/a_b_2"
+    assert {x: run.data.params[x] for x in ("a_b", "a_b_2")} == {"a_b": "1", "a_b_2": "2"}
+
+
+def test_runs_are_ended_where_the_last_numbers_cannot_be_sent(run_path):
+    from shoal.reporting.loggers.mlflow_logger import MlflowLogger
+
+    ended = []
+    logger = MlflowLogger()
+    logger.open(request_run({"path": str(run_path)}), None)
+    logger._client.log_batch = lambda *_, **__: 1 / 0
+    logger._client.set_terminated = lambda number, status: ended.append(status)
+    logger.add_scalars(SERIES[1][0], 1, {"train/loss": 1.0}, START)
+    with pytest.raises(ZeroDivisionError):
+        logger.close(None)
+    assert ended == ["KILLED"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from logging_process import expected_curves
+from logging_process import ODD_NAMES, SERIES, expected_curves, odd_curves
 
 pytest.importorskip("tensorboard")
 
@@ -143,3 +143,14 @@ def test_the_server_shows_one_point_a_step_hyper_parameters_and_a_moving_film(
     finally:
         server.terminate()
         server.wait()
+
+
+def test_series_have_folders_of_their_own_and_numbers_any_name(log, run_path):
+    told = log("tensorboard", 0, 10, members=3, names=ODD_NAMES, kill=True)
+    again = log("tensorboard", 10, 20, members=3, names=ODD_NAMES, state=told["state"])
+    folders = sorted(x.name for x in (run_path / "loggers" / "tensorboard").iterdir())
+    assert len(folders) == len(SERIES[3]) and {"a_b, seed 3", "a_b, seed 3_2", "all"} <= set(folders)
+    assert again["note"].startswith("'a/b, seed 3' is called 'a_b, seed 3', ")
+    for folder in folders:
+        curves = curves_of(run_path / "loggers" / "tensorboard", [folder])
+        assert {name: curves[folder, name] for name in ODD_NAMES} == odd_curves(20)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from logging_process import expected_curves
+from logging_process import ODD_NAMES, expected_curves, odd_curves
 
 pytest.importorskip("trackio")
 
@@ -62,3 +62,19 @@ def test_logs_films_pictures_and_the_policy(log, runs, pictures):
     ((_, _, rows),) = runs()
     media = {key: row[key]["_type"] for row in rows for key in ("film", "learning_curve") if key in row}
     assert media == {"film": "trackio.video", "learning_curve": "trackio.image"}
+
+
+def test_a_resumed_run_continues_itself_where_another_has_its_name(log, runs):
+    odd = {"names": ODD_NAMES, "algorithm": {"_private": 1}}
+    first = log("trackio", 0, 10, kill=True, seconds=3, **odd)
+    log("trackio", 0, 5)
+    log("trackio", 10, 20, **odd, state=first["state"])
+    ((_, config, rows), (_, _, others)) = sorted(runs(), key=lambda x: -len(x[2]))
+    assert (len(rows), len(others), config["private"]) == (20, 5, 1)
+    found = {name: [(row["step"], row[name]) for row in rows] for name in ODD_NAMES}
+    assert found == odd_curves(20)
+
+
+def test_a_project_that_trackio_refuses_is_refused_before_a_run(log):
+    told = log("trackio", only_check=True, arguments={"project": "model_artifacts"})
+    assert told["error"].startswith("trackio.project: Project name 'model_artifacts' is not allowed")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from logging_process import START, expected_curves
+from logging_process import LONG, ODD_NAMES, START, expected_curves, odd_curves
 from wandb_stand_in import history, stand_in
 
 pytest.importorskip("wandb")
@@ -207,3 +207,25 @@ def test_sends_rows_to_a_server_and_stops_where_it_asks_to(log):
         found = [(row["global_step"], row[name]) for row in rows[series] if name in row]
         assert found == [(step, pytest.approx(value)) for step, value in points]
     assert {x["groupName"] for x in server.upserts if x.get("groupName")} == {"first"}
+
+
+def test_what_wandb_refuses_is_changed_and_stays_distinct(log, run_path):
+    arguments = {"project": "a/b#?%:c", "tags": f"{LONG},b", "group": LONG, "name": LONG, "job_type": LONG}
+    told = log("wandb", 0, 10, names=ODD_NAMES, arguments=arguments)
+    run, named = stored(run_path, told)[""], told["state"]["names"]
+    assert run.run.project == "a_b____c"
+    assert list(run.run.tags) == [f"{31 * 'w'}..{31 * 'w'}", "b"]
+    long = f"{63 * 'w'}..{63 * 'w'}"
+    assert (run.run.run_group, run.run.display_name, run.run.job_type) == (long, long, run.run.tags[0])
+    for name, points in odd_curves(10).items():
+        assert run.curve(named.get(name, name)) == points
+    assert named["train/success (%)"] == "train/success____"
+    assert (
+        len({x.casefold() for row in run.history for x in row if x.startswith("train/")})
+        == len(ODD_NAMES) + 1
+    )
+
+
+def test_an_agent_stays_in_its_project(log, run_path):
+    told = log("wandb", 0, 1, env={"WANDB_PROJECT": "agents"})
+    assert stored(run_path, told)[""].run.project == "agents"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from shoal.base.errors import ShoalError
-from shoal.disk.directory import CONFIG, FILMS, LOGGERS, SUMMARY, RunDirectory
+from shoal.disk.directory import COMPLETE, CONFIG, FILMS, LOGGERS, SUMMARY, RunDirectory
 from shoal.disk.json_files import read_json, write_json
 from shoal.disk.metrics_file import METRICS
 from shoal.engine.population.members import members_of_config
@@ -50,6 +50,7 @@ class Follower:
       name: of the logger; its state is `loggers/NAME.json`.
       requested: how the logger was made.
       process: the number of the process that trains, if one does.
+      tell: receives a `note` to show, or a `stop` by which the logger asks the run to stop.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class Follower:
         logger: Logger,
         requested: Requested | None = None,
         process: int | None = None,
+        tell: Callable[..., None] = lambda **message: None,
     ):
-        self._path, self._name, self._logger = path, name, logger
+        self._path, self._name, self._logger, self._tell = path, name, logger, tell
         self._requested = requested or Requested()
         keys = self._requested.keys
         self._config = read_json(path / CONFIG)
@@ -71,7 +73,6 @@ class Follower:
         self._aggregation = Aggregation(self._members, self._run.series, names)
         self._file = state_file(path, name)
         self._file.parent.mkdir(exist_ok=True)
-        self.log = self._file.with_suffix(".log")
         self._lock = FileLock(self._file.with_name(f".{self._file.stem}.lock"), preserve_lock_file=True)
         self._reader = RowReader(path / METRICS)
         self._state = self._new_state()
@@ -81,6 +82,7 @@ class Follower:
         self._group: list[dict[str, Any]] = []  # rows of the point that is being read
         self._unsettled: collections.deque[tuple[float, Position]] = collections.deque()
         self._flush_time = 0.0
+        self._told: dict[str, str] = {}  # the last note and request to stop
         self.rows_sent = self.files_sent = 0  # by this process
 
     @contextlib.contextmanager
@@ -141,23 +143,25 @@ class Follower:
         """Whether the rows that were read so far were sent by an earlier process."""
         return self._position.rows < self._sent_before.rows
 
-    def follow(self, has_ended: Callable[[], bool], ask_to_stop: Callable[[str], None]) -> None:
+    def follow(self, has_ended: Callable[[], bool]) -> None:
         """Send what is added until the run has ended, and what is there then.
 
         Args:
           has_ended: whether nothing is added any more.
-          ask_to_stop: is given the text by which the logger asks the run to stop.
         """
-        stop = None
         while True:
             is_last = has_ended()
             self.send_new()
-            if self._logger.stop and self._logger.stop != stop:
-                stop = self._logger.stop
-                ask_to_stop(stop)
+            self._tell_new()
             if is_last:
                 return
             time.sleep(POLL_SECONDS)
+
+    def _tell_new(self) -> None:
+        for kind, text in (("note", self._logger.note), ("stop", self._logger.stop)):
+            if text and text != self._told.get(kind):
+                self._told[kind] = text
+                self._tell(**{kind: f"{self._name}: {text}"})
 
     def send_new(self) -> None:
         """Send the rows and films that are new, and store the state if it is time."""
@@ -239,8 +243,8 @@ class Follower:
         self._state |= changes
         write_json(self._file, self._state)
 
-    def finish(self) -> None:
-        """Send the last numbers and files of a run, and close the logger."""
+    def finish(self) -> bool:
+        """Send the last numbers and files of a run, and close the logger; return whether the run has finished."""
         summary = read_if(self._path / SUMMARY)
         if summary is not None and self._is_skipping:  # the file has fewer rows than were sent
             self._begin_anew()
@@ -248,8 +252,12 @@ class Follower:
             self._send_result(summary)
         self._state["state"] = self._logger.flush()
         self._logger.close(summary)
+        self._tell_new()
         position = {} if self._is_skipping else self._position._asdict()
         self._save({**position, "finished": summary is not None})
+        if summary is not None:
+            RunDirectory(self._path).save_logger(self._name, COMPLETE)
+        return summary is not None
 
     def _send_result(self, summary: Mapping[str, Any]) -> None:
         step = int(summary["steps_per_seed"])

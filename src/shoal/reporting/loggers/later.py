@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.base.user_errors import reports_user_code
-from shoal.disk.lock import is_held
+from shoal.base import signals
+from shoal.base.errors import ShoalError
 from shoal.reporting import records
-from shoal.reporting.loggers.child import make_logger
 from shoal.reporting.loggers.follower import Follower, Requested
-from shoal.reporting.loggers.requests import arguments_of, keys_of
+from shoal.reporting.loggers.logger import Logger
+from shoal.reporting.loggers.requests import arguments_of, companion_of, keys_of
 from shoal.reporting.run_record import RunRecord
+from shoal.show.companions import Process
 
 
-@reports_user_code
 def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
     """Send to a logger what it lacks of a run, or of all runs of a sweep; one that trains is followed to its end.
 
@@ -22,7 +22,7 @@ def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
     Returns:
       a line about each run.
     Raises:
-      ShoalError: there is no such run, another process logs it, or the logger lacks something that it needs.
+      ShoalError: there is no such run, another process logs it, or the logger fails.
     """
     record = records.read(path)
     runs = [record] if isinstance(record, RunRecord) else [*record.runs, *record.confirmation]
@@ -32,11 +32,18 @@ def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
 
 def _send_run(path: Path, name: str, own: Mapping[str, Any]) -> str:
     requested = Requested(arguments_of(own), keys_of(own)).or_saved(path, name)
-    follower = Follower(path, name, make_logger(name, requested.arguments), requested)
-    if follower.is_complete():
+    if Follower(path, name, Logger(), requested).is_complete():
         return "all was sent before"
-    with follower.opened() as place:
-        follower.follow(lambda: not is_held(path), lambda text: None)
-        follower.finish()
-    sent = f"{follower.rows_sent:,} rows and {follower.files_sent} files sent"
+    process = Process(companion_of(name, own, process=None), signals.say)
+    process.start()
+    try:
+        process.require(signals.say)
+        process.begin(path, signals.say, lambda text: None)
+        process.wait()
+    except BaseException:
+        process.abandon()
+        raise
+    if process.failure:
+        raise ShoalError(f"{name}: {process.failure}.")
+    sent, place = "{rows:,} rows and {files} files sent".format(**process.result), process.result["place"]
     return f"{sent}{place and f'; {place}'}"

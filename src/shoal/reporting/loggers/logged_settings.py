@@ -14,6 +14,7 @@ from shoal.base.files import user_path
 from shoal.base.imports import import_package
 from shoal.disk.directory import LOGGERS
 from shoal.engine.population.members import ENVIRONMENT
+from shoal.reporting.loggers.fitted_names import shorten_middle
 from shoal.reporting.loggers.logger import LoggedRun, LoggerError, Series
 
 # Settings of a run that may change where it is resumed without making it another one.
@@ -92,8 +93,8 @@ def title(run: LoggedRun, series: Series, name: str = "") -> str:
 
 
 def file_name(text: str) -> str:
-    """Return a text as the name of one file."""
-    return re.sub(r"[/\\:]", "-", text).strip(". ") or "-"
+    """Return a text as the name of one file, which leaves room for a suffix."""
+    return shorten_middle(re.sub(r"[/\\:]", "-", text), 200).strip(". ") or "-"
 
 
 def folder(run: LoggedRun, name: str, directory: str) -> Path:

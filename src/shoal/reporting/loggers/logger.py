@@ -43,10 +43,12 @@ class Logger:
     not the run. It is made with the words of `--logger-args NAME.key=value` as keyword arguments, as texts.
 
     Attributes:
+      note: a text is shown, once.
       stop: a text asks the run to stop; the run records it.
       settle_seconds: how long after it was given a row is certainly stored, if the process were killed.
     """
 
+    note: str | None = None
     stop: str | None = None
     settle_seconds: float = 0.0
 

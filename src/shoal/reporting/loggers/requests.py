@@ -38,12 +38,14 @@ def check_loggers(loggers: Any) -> Loggers:
 
 def companions_of(loggers: Loggers) -> tuple[Companion, ...]:
     """Return the processes of loggers that go beside a run."""
-    found = []
-    for name, own in loggers.items():
-        request = {"logger": name, "arguments": arguments_of(own), "keys": keys_of(own)}
-        later = f"`shoal log {{path}} --logger {name}` sends what is missing"
-        found.append(Companion(name, "shoal.reporting.loggers.child", request, later))
-    return tuple(found)
+    return tuple(companion_of(name, own) for name, own in loggers.items())
+
+
+def companion_of(name: str, own: Mapping[str, Any], **further: Any) -> Companion:
+    """Return the process of a logger, with further entries of what is asked of it."""
+    request = {"logger": name, "arguments": arguments_of(own), "keys": keys_of(own), **further}
+    later = f"`shoal log {{path}} --logger {name}` sends what is missing"
+    return Companion(name, "shoal.reporting.loggers.child", request, later)
 
 
 def arguments_of(own: Mapping[str, Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
+from shoal.reporting.loggers.fitted_names import FittedNames, take_note
 from shoal.reporting.loggers.logged_settings import (
     as_text,
     check_folder,
@@ -55,6 +56,9 @@ class TensorBoardLogger(Logger):
         root = folder(run, "tensorboard", self._directory)
         if self._directory:
             root = root / file_name(run.path.name)
+        folders = FittedNames(r"[/\\:]|^[. ]|[. ]$", 200)
+        self._folders = {series.name: folders(series.name) for series in run.series if series.name}
+        self.note = take_note(folders)
         self._root = root.with_name(state["directory"]) if state else unused(root, _has_events)
         self._writers = {
             series.name: writer.EventFileWriter(str(self._path(series)), QUEUE, QUEUE_SECONDS)
@@ -65,7 +69,7 @@ class TensorBoardLogger(Logger):
         return f"{self._root}; `tensorboard --logdir {self._root}` shows it"
 
     def _path(self, series: Series) -> Path:
-        return self._root / file_name(series.name) if series.name else self._root
+        return self._root / self._folders.get(series.name, "")
 
     def _add(self, series: Series, summary: Any, step: int = 0, time: float = math.nan) -> None:
         time = clock.time() if math.isnan(time) else time

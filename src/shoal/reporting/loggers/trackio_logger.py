@@ -7,13 +7,14 @@ from typing import Any
 
 from shoal.base.files import user_path
 from shoal.reporting.loggers.logged_settings import (
+    check_folder,
     finite,
     flat_settings,
     main_series,
     require_package,
     title,
 )
-from shoal.reporting.loggers.logger import LoggedRun, Logger, Series
+from shoal.reporting.loggers.logger import LoggedRun, Logger, LoggerError, Series
 
 OLDEST = (0, 43)
 
@@ -42,20 +43,26 @@ class TrackioLogger(Logger):
             os.environ["TRACKIO_DIR"] = str(self._directory)  # which Trackio reads where it is imported
 
     def check(self) -> None:
-        """Require Trackio."""
+        """Require Trackio, a project that it takes, and the directory."""
         require_package("trackio", oldest=OLDEST)
+        check_folder("trackio", str(self._directory or ""))
+        storage = require_package("trackio", "trackio.sqlite_storage").SQLiteStorage
+        try:
+            storage.validate_project_name(self._project)
+        except ValueError as error:
+            raise LoggerError(f"trackio.project: {error}") from error
 
     def open(self, run: LoggedRun, state: Any) -> str:
         """Begin a run of Trackio for each series, or resume those of an earlier process."""
         self._run = run
-        is_resumed = state is not None
-        self._runs = {series.name: self._begin(series, is_resumed) for series in run.series}
+        ids = (state or {}).get("ids", {})
+        self._runs = {series.name: self._begin(series, ids.get(series.name)) for series in run.series}
         if self._space:
             return f"https://huggingface.co/spaces/{self._space}"
         place = f"TRACKIO_DIR={self._directory} " if self._directory else ""
         return f"`{place}trackio show --project {self._project}` shows it"
 
-    def _begin(self, series: Series, is_resumed: bool) -> Any:
+    def _begin(self, series: Series, number: str | None) -> Any:
         trackio = require_package("trackio")
         trackio.context_vars.current_run.set(None)  # which it would finish
         several = len(self._run.series) > 1
@@ -63,14 +70,15 @@ class TrackioLogger(Logger):
             project=self._project,
             name=title(self._run, series, self._name),
             group=self._group or (self._run.path.name if several else None),
-            config=flat_settings(self._run, series),
+            config={key.lstrip("_"): x for key, x in flat_settings(self._run, series).items()},
             space_id=self._space or None,
-            resume="allow" if is_resumed else "never",
+            resume="never",
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,  # of this process, which does not train
         )
         trackio.context_vars.current_run.set(None)
+        run.id = number or run.id  # Trackio itself resumes by the name, which another run may have
         return run
 
     def add_scalars(self, series: Series, step: int, numbers: Mapping[str, float], time: float) -> None:
@@ -89,9 +97,9 @@ class TrackioLogger(Logger):
         elif kind == "policy":
             run.log_artifact(str(path), name=f"policy-{run.id}", type="model")
 
-    def flush(self) -> dict[str, bool]:
-        """Return that there are runs to resume, by the settings that they have."""
-        return {"is_begun": True}
+    def flush(self) -> dict[str, Any]:
+        """Return the ids of the runs of Trackio."""
+        return {"ids": {name: run.id for name, run in self._runs.items()}}
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Finish the runs of Trackio, which stores all that they were given."""

@@ -7,10 +7,11 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.disk.directory import RunDirectory
+from shoal.reporting.loggers.fitted_names import FittedNames
 from shoal.reporting.loggers.logged_settings import finite, flat_settings, require_package, result_numbers
 from shoal.reporting.loggers.logger import LoggedRun, Series
 from shoal.reporting.loggers.series import Aggregation
-from shoal.reporting.loggers.wandb_logger import OLDEST, STEP, log_policy
+from shoal.reporting.loggers.wandb_logger import OLDEST, REFUSED_IN_METRICS, STEP, log_policy
 
 ALL = Series("all", "all")
 
@@ -27,6 +28,7 @@ class WandbListener:
     def __init__(self, run: Any = None):
         self._run = run
         self._path: Any = None
+        self._names = FittedNames(REFUSED_IN_METRICS)
 
     def on_start(self, run: Any) -> None:
         """Take the run of W&B, and give it the settings.
@@ -61,7 +63,7 @@ class WandbListener:
         ]
         for _, own in self._aggregation.numbers(rows):
             if values := finite(own):
-                self._run.log(values | {STEP: step})
+                self._run.log({self._names(key): x for key, x in values.items()} | {STEP: step})
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Log the result, and the best policies as an artifact."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.base.errors import nearest
 from shoal.disk.directory import LOGGERS
+from shoal.reporting.loggers.fitted_names import FittedNames, take_note
 from shoal.reporting.loggers.logged_settings import (
     as_text,
     check_folder,
@@ -29,6 +30,11 @@ STEP = "global_step"  # the axis of all charts: W&B's own step restarts where a 
 STORE_SECONDS = 5.0  # from one writing of rows to the disk to the next
 SERVICE = "WANDB_SERVICE"  # in the environment: the service of a parent process, which ends with that
 CONNECT_SECONDS = 20.0  # to which W&B adds some 10
+# W&B's limits: of a project, of names, groups and tags, and of the names of numbers, by which it sorts and filters.
+REFUSED_IN_PROJECTS = r"[/\\#?%:\r\n]"
+REFUSED_IN_METRICS = r"[^A-Za-z0-9_./]"
+NAME_LENGTH = 128  # also of a project and a group
+TAG_LENGTH = 64  # also of a type of job
 ONE_RUN = ("WANDB_RUN_ID", "WANDB_SWEEP_ID")  # in the environment: there is a run already, such as an agent's
 
 
@@ -57,18 +63,15 @@ class WandbLogger(Logger):
         mode: str = "",
         dir: str = "",
     ):
-        self._name, self._group, self._job_type, self._mode, self._directory = (
-            name,
-            group,
-            job_type,
-            mode,
-            dir,
-        )
+        self._name, self._group, self._mode, self._directory = name, group, mode, dir
+        self._titles, self._tags = FittedNames(most=NAME_LENGTH), FittedNames(most=TAG_LENGTH)
+        self._projects = FittedNames(REFUSED_IN_PROJECTS, NAME_LENGTH)
+        self._job_type = self._tags(job_type)
         self._arguments = {
-            "project": project or (None if os.environ.get("WANDB_PROJECT") else "shoal"),
+            "project": self._projects(project or os.environ.get("WANDB_PROJECT", "") or "shoal"),
             "entity": entity or None,
             "notes": notes or None,
-            "tags": split(tags) or None,
+            "tags": [self._tags(tag) for tag in split(tags)] or None,
         }
         self._runs: dict[str, Any] = {}
 
@@ -90,7 +93,8 @@ class WandbLogger(Logger):
     def open(self, run: LoggedRun, state: Any) -> str:
         """Begin or resume a run of W&B for each series; offline where the server cannot be reached."""
         self._run, self._offline_reason = run, ""
-        ids = (state or {}).get("ids", {})
+        state = state or {}
+        ids, self._names = state.get("ids", {}), FittedNames(REFUSED_IN_METRICS, known=state.get("names"))
         main = main_series(run)
         is_one_run = any(os.environ.get(name) for name in ONE_RUN)
         logged = [main] if is_one_run else [main, *(x for x in run.series if x != main)]
@@ -99,6 +103,7 @@ class WandbLogger(Logger):
         self._runs = {}
         for series in logged:
             self._runs[series.name] = self._connect(series, ids.get(series.name))
+        self.note = take_note(self._projects, self._tags, self._titles)
         return self._place()
 
     def _place(self) -> str:
@@ -137,8 +142,8 @@ class WandbLogger(Logger):
             id=number,
             resume="allow",
             reinit="create_new",  # beside those of the other series
-            name=title(self._run, series, self._name),
-            group=self._group or (self._run.path.name if several else None),
+            name=self._titles(title(self._run, series, self._name)),
+            group=self._titles(self._group or self._run.path.name * several) or None,
             job_type=self._job_type or (series.kind if several else None),
             mode=self._mode or None,
             dir=self._folder(),
@@ -164,7 +169,9 @@ class WandbLogger(Logger):
         """Log the numbers; those that are not finite are left out."""
         run, values = self._runs.get(series.name), finite(numbers)
         if run is not None and values:
-            run.log(finite({"_timestamp": time}) | values | {STEP: step})
+            named = {self._names(key): x for key, x in values.items()}
+            run.log(finite({"_timestamp": time}) | named | {STEP: step})
+            self.note = take_note(self._names) or self.note
 
     def add_file(self, kind: str, path: Path, step: int) -> None:
         """Log a film, a picture, or a policy as an artifact; W&B has the settings already."""
@@ -178,10 +185,8 @@ class WandbLogger(Logger):
             log_policy(run, path)
 
     def flush(self) -> dict[str, Any]:
-        """Return the numbers of the runs of W&B."""
-        return {
-            "ids": {key: x.id for key, x in self._runs.items()},
-        }
+        """Return the numbers of the runs of W&B, and the names that differ there."""
+        return {"ids": {key: x.id for key, x in self._runs.items()}, "names": self._names.changed}
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Finish each run of W&B: as finished, or as crashed where the run was interrupted or all members failed."""
