@@ -14,6 +14,7 @@ Every file is complete or absent at any instant, and reading executes no code: J
 import contextlib
 import dataclasses
 import hashlib
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,7 @@ LEARNING_CURVE = "learning_curve.png"
 LOGGERS = "loggers"  # the folder of the states of loggers, and of what they write
 FILMS = "films"  # that of films of a run that trains, each with the environment steps as its name
 POLICIES = ("best", "last")
+SCORES = ("final", "absolute", "last_evaluation")  # parts of a summary, and of `progress.json`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +144,12 @@ class RunDirectory:
         write_json(self.path / SUMMARY, summary)
 
     def load_summary(self) -> dict[str, Any]:
-        """Read `summary.json`.
+        """Read `summary.json`; see `restore_scores`.
 
         Raises:
           ShoalError: it is missing (the run did not end) or damaged.
         """
-        return read_json(self.path / SUMMARY)
+        return restore_scores(read_json(self.path / SUMMARY))
 
     def metrics_file(self, mark: Mark | None = None) -> MetricsFile:
         """Return `metrics.jsonl` for appending; see `MetricsFile`."""
@@ -205,6 +207,26 @@ class RunDirectory:
             raise ShoalError(f"{path} {what}: {error}.") from error
         with report_wrong_types(str(path)):
             return leaves, saved["metadata"]
+
+
+def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
+    """Replace null in the scores of a summary, or of `progress.json`, by the minus infinity of seeds that failed.
+
+    Null stays where it is another number: where more seeds than those have none, or none was trained to the end.
+    """
+    failed, by = summary.get("failed", ()), summary.get("score")
+    parts = [part for whole in (summary, by) if isinstance(whole, dict) for part in map(whole.get, SCORES)]
+
+    def worst(number: float | None) -> float:
+        return -math.inf if number is None else number
+
+    for part in filter(lambda part: isinstance(part, dict), parts):
+        name = "returns" if "returns" in part else "values"
+        values, interval, iqm = (part.get(x) for x in (name, "interval", "iqm"))
+        if isinstance(values, list) and failed and values.count(None) == len(failed):
+            part[name], part["interval"] = list(map(worst, values)), interval and list(map(worst, interval))
+            part["iqm"] = math.nan if len(failed) == len(values) else worst(iqm)
+    return summary
 
 
 def parameters_sha256(leaves: Mapping[str, Any]) -> str:

@@ -1,10 +1,26 @@
 """Learning curves of several runs on one grid of steps, and the steps until a score is reached; in NumPy float64."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from shoal.ops.scores import bootstrap, resampled
+
+
+def with_failures(values: np.ndarray, failed: Iterable[int]) -> np.ndarray:
+    """Let members that failed have minus infinity from their last finite number on: they are the worst there is.
+
+    Args:
+      values: [P, members]; a number that is not finite is missing.
+      failed: the places of members.
+    Returns:
+      a copy, NaN where a number is missing.
+    """
+    found = np.where(np.isfinite(values), values, np.nan)
+    for column in (found[:, member] for member in failed):
+        known = np.flatnonzero(np.isfinite(column))
+        column[known[-1] + 1 if known.size else 0 :] = -np.inf
+    return found
 
 
 def common_grid(steps: Sequence[np.ndarray]) -> np.ndarray:
