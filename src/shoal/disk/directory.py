@@ -215,12 +215,13 @@ def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
     Null stays where it is another number: where more seeds than those have none, or none was trained to the end.
     """
     failed, by = summary.get("failed", ()), summary.get("score")
-    parts = [part for whole in (summary, by) if isinstance(whole, dict) for part in map(whole.get, SCORES)]
 
     def worst(number: float | None) -> float:
         return -math.inf if number is None else number
 
-    for part in filter(lambda part: isinstance(part, dict), parts):
+    for part in (whole.get(name) for whole in (summary, by) if isinstance(whole, dict) for name in SCORES):
+        if not isinstance(part, dict):
+            continue
         name = "returns" if "returns" in part else "values"
         values, interval, iqm = (part.get(x) for x in (name, "interval", "iqm"))
         if isinstance(values, list) and failed and values.count(None) == len(failed):

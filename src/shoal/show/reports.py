@@ -321,7 +321,9 @@ def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
 def _policy_returns(entry: Mapping[str, Any]) -> str:
     """Say what the policies of a seed that failed return."""
     found = {which: entry.get(f"{which}_policy_return") for which in ("last", "best")}
-    texts = [f"the {which} one returns {x:.2f}" for which, x in found.items() if x is not None]
+    texts = [
+        f"the {which} one returns {x:.2f}" for which, x in found.items() if x is not None and np.isfinite(x)
+    ]
     return "".join(f", {text}" for text in texts)
 
 

@@ -81,7 +81,9 @@ class Aggregation:
             yield from self._of_table({name: self._filled(name, x) for name, x in table.items()}, table)
             return
         own = [x for name, x in table.items() if name.partition("/")[2] not in SPEEDS]
-        has_failed = kind != "exchange" and bool(own) and np.isnan(own).all(axis=0)
+        has_failed = np.zeros(len(rows), bool)
+        if own and kind != "exchange":
+            has_failed |= np.isnan(own).all(axis=0)
         yield from self._of_table(_with_failures(table, has_failed), table)
 
     def absolute(self, summary: Mapping[str, Any]) -> Iterator[tuple[Series, dict[str, float]]]:
@@ -118,14 +120,14 @@ class Aggregation:
         return self._last[name]
 
 
-def _with_failures(table: Mapping[str, np.ndarray], has_failed: np.ndarray | bool) -> dict[str, np.ndarray]:
+def _with_failures(table: Mapping[str, np.ndarray], has_failed: np.ndarray) -> dict[str, np.ndarray]:
     """Return a table with minus infinity for the scores of members that failed, and with their number."""
     found = {}
     for name, values in table.items():
         is_score = name.startswith(SCORES) and name.partition("/")[2] not in SPEEDS
         found[name] = np.where(has_failed, -np.inf, values) if is_score else values
     if np.any(has_failed):
-        found[f"{next(iter(table)).partition('/')[0]}/{FAILED}"] = np.asarray(has_failed, np.float64)
+        found[f"{next(iter(table)).partition('/')[0]}/{FAILED}"] = has_failed.astype(np.float64)
     return found
 
 
