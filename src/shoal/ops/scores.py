@@ -35,11 +35,16 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
     n = flat.shape[-1]
     if n == 0:
         raise ValueError("scores is empty, and the interquartile mean of nothing is undefined.")
-    cut = n // 4
+    cut = num_cut(n)
     middle = np.partition(flat, (cut, n - cut - 1), axis=-1)[..., cut : n - cut]
     # Scores with a NaN among them have no middle half; say so and do not guess.
     result = np.where(np.isnan(flat).any(axis=-1), np.nan, middle.mean(axis=-1))
     return float(result) if result.ndim == 0 else result
+
+
+def num_cut(count: int) -> int:
+    """Return how many of so many scores the interquartile mean cuts at each end: a quarter, in whole scores."""
+    return count // 4
 
 
 def score_interval(

@@ -258,6 +258,13 @@ def _notes(comparison: Comparison) -> list[str]:
     entries = [entry for row in rows for entry in row.entries]
     notes = [note for entry in entries for note in entry.notes]
     notes += [f"{row.name} has no interval: {row.caveat}" for row in rows if row.caveat]
+    counts = {row.name: len(row.scores) for row in rows}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {n} ({scores.num_cut(n) / n:.0%})" for name, n in counts.items())
+        notes.append(
+            f"the runs have different numbers of seeds, of which the IQM cuts different shares at each end: {listed}; "
+            "of skewed scores that alone makes a difference"
+        )
     by_count = {len(row.scores): row for row in rows if not row.caveat}
     notes += [note for count in sorted(by_count) if (note := scores.few_seeds_note(count))]
     trained = {
@@ -266,6 +273,17 @@ def _notes(comparison: Comparison) -> list[str]:
     if uneven := [name for name, steps in trained.items() if len(steps) > 1]:
         steps = ", ".join(f"{x:,}" for x in sorted(trained[uneven[0]]))
         notes.append(f"the runs in {uneven[0]} were trained for different numbers of steps: {steps}")
+    looked = {
+        name: {len(x.steps) for x in entries if x.environment == name} for name in comparison.environments
+    }
+    if uneven := [
+        name for name, counts in looked.items() if len(counts) > 1 and comparison.target is not None
+    ]:
+        counts = ", ".join(map(str, sorted(looked[uneven[0]])))
+        notes.append(
+            f"the runs in {uneven[0]} were evaluated {counts} times: who looks more often sees a score sooner, which "
+            "the common evaluations alone leave out"
+        )
     if len({entry.origin for entry in entries}) < len(entries):
         notes.append("a run is named twice, so that it is compared with itself")
     if len(rows) > 2:
@@ -403,7 +421,7 @@ def sooner(comparison: Comparison, first: Row, other: Row, environment: str) -> 
     times, points = common_times(comparison, [row.entries[place] for row in (first, other)])
     if points < comparison.consecutive:
         return {"value": None, "interval": None, "why": f"{points} common evaluations", "points": points}
-    ranks = [-x for x in times]
+    ranks = -times[0], -times[1]
     has_interval = first.has_interval and other.has_interval
     interval = comparisons.improvement_interval(*ranks) if has_interval else None
     return _estimate(comparisons.probability_of_improvement(*ranks), interval) | {"points": points}
