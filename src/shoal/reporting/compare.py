@@ -267,23 +267,17 @@ def _notes(comparison: Comparison) -> list[str]:
         )
     by_count = {len(row.scores): row for row in rows if not row.caveat}
     notes += [note for count in sorted(by_count) if (note := scores.few_seeds_note(count))]
-    trained = {
-        name: {x.trained for x in entries if x.environment == name} for name in comparison.environments
-    }
-    if uneven := [name for name, steps in trained.items() if len(steps) > 1]:
-        steps = ", ".join(f"{x:,}" for x in sorted(trained[uneven[0]]))
-        notes.append(f"the runs in {uneven[0]} were trained for different numbers of steps: {steps}")
-    looked = {
-        name: {len(x.steps) for x in entries if x.environment == name} for name in comparison.environments
-    }
-    if uneven := [
-        name for name, counts in looked.items() if len(counts) > 1 and comparison.target is not None
-    ]:
-        counts = ", ".join(map(str, sorted(looked[uneven[0]])))
-        notes.append(
-            f"the runs in {uneven[0]} were evaluated {counts} times: who looks more often sees a score sooner, which "
-            "the common evaluations alone leave out"
-        )
+    for name in comparison.environments:
+        own = [entry for entry in entries if entry.environment == name]
+        steps, looks = ({of(x) for x in own} for of in (lambda x: x.trained, lambda x: len(x.steps)))
+        if len(steps) > 1:
+            listed = ", ".join(f"{x:,}" for x in sorted(steps))
+            notes.append(f"the runs in {name} were trained for different numbers of steps: {listed}")
+        if len(looks) > 1 and comparison.target is not None:
+            notes.append(
+                f"the runs in {name} were evaluated {', '.join(map(str, sorted(looks)))} times: who looks more often "
+                "sees a score sooner, which the common evaluations alone leave out"
+            )
     if len({entry.origin for entry in entries}) < len(entries):
         notes.append("a run is named twice, so that it is compared with itself")
     if len(rows) > 2:
