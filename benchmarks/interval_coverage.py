@@ -12,7 +12,7 @@ import numpy as np
 from shoal.ops import comparisons, curves, scores
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-COMPARISONS = 1_000
+COMPARISONS = 1_000  # half as many of steps to a score, which take longer
 REPETITIONS = 2_000  # of the bootstrap
 SEEDS = (3, 5, 10)
 BUDGET = 100.0  # environment steps of a simulated run

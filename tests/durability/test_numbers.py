@@ -305,6 +305,10 @@ def test_when_checkpoints_are_written_changes_no_result(frozen, tmp_path):
 
 def test_a_frozen_seed_is_named_and_never_the_best(frozen):
     failed = faults_of(frozen)
+    evaluated = evaluate_run(frozen.path, Breaks(), episodes=2)
+    assert [seed for seed, x in enumerate(evaluated["returns"]) if x == -np.inf] == sorted(failed)
+    named = evaluate_run(frozen.path, Breaks(), run_seed=min(failed), episodes=2)  # its policy alone
+    assert named["returns"] != [-np.inf]
     text = result_text(frozen.summary, frozen.path)
     assert text.count("  failed          seed ") == len(failed)
     assert f"; failed: {', '.join(f'seed {seed}' for seed in sorted(failed))}; " in repr(frozen)

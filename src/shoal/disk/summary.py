@@ -95,7 +95,7 @@ def iso_time(seconds: float) -> str:
 def score_statistics(returns: Sequence[float], failed: Collection[int] = ()) -> dict[str, Any]:
     """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for too few seeds.
 
-    A seed that failed has the return minus infinity, whatever its policy from before returns: it is the worst there is.
+    A seed that failed has minus infinity, whatever its policy from before returns: it is the worst there is.
     Where all have failed there is no score: the mean is NaN, and the interval None.
 
     Args:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.ops import comparisons, curves, scores
+from shoal.ops import comparisons, scores
 from shoal.reporting.compare_inputs import Entry
-from shoal.reporting.compare_rows import Comparison, Row, times_to_score
+from shoal.reporting.compare_rows import Comparison, Row, shared_curves, times_to_score
 from shoal.show import figures
 from shoal.show.figures import DASHES, PALETTE, TEXT, format_steps
 
@@ -86,7 +86,7 @@ def _draw_efficiency(axes: Any, comparison: Comparison) -> None:
     tables: list[list[np.ndarray]] = [[] for _ in comparison.rows]
     for place, environment in enumerate(comparison.environments):
         entries = [row.entries[place] for row in comparison.rows]
-        grid, values = shared_curves([(x.steps, x.curves) for x in entries])
+        grid, values = shared_curves(entries)
         nearest = np.searchsorted(grid, share * grid[-1] * (1 + 1e-12), side="right") - 1
         for table, x in zip(tables, values, strict=True):
             table.append(comparison.normalise(x, environment)[np.maximum(nearest, 0)])
@@ -127,22 +127,6 @@ def _draw_profiles(axes: Any, comparison: Comparison) -> None:
     axes.set_ylim(-0.03, 1.03)
     kind = "normalised score" if comparison.is_normalised else comparison.metric_label
     _label(axes, f"{kind} τ", "share of seeds with a score above τ", "Performance profile")
-
-
-def shared_curves(
-    tables: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
-
-    Args:
-      tables: steps [P] and values [P, seeds] of each run.
-    Returns:
-      the grid [G], and values [G, seeds] of each run.
-    """
-    grid = curves.common_grid([steps for steps, _ in tables])
-    values = [curves.on_grid(grid, steps, x) for steps, x in tables]
-    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0)
-    return grid[is_shared], [x[is_shared] for x in values]
 
 
 def iqm_curve(x: np.ndarray, values: np.ndarray, row: Row) -> Curve:

@@ -97,22 +97,28 @@ def times_to_score(comparison: Comparison, entry: Entry) -> tuple[np.ndarray, np
     return np.where(has_reached, before, end), np.where(has_reached, times, end), has_reached
 
 
-def common_times(comparison: Comparison, entries: Sequence[Entry]) -> tuple[list[np.ndarray], int]:
-    """Compute the steps at which the seeds of each entry reach the target, by the evaluations that all have.
+def shared_curves(entries: Sequence[Entry]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
 
     Whoever looks more often finds a high score sooner, and whoever looks longer finds more of them: see
     `curves.common_grid`.
 
     Returns:
-      steps of the seeds of each, infinite for one that does not reach it there; and the number of these evaluations.
+      the grid [G], and values [G, seeds] of each run.
     """
     grid = curves.common_grid([entry.steps for entry in entries])
-    tables = [curves.on_grid(grid, entry.steps, entry.curves) for entry in entries]
-    is_shared = np.all([~np.isnan(table).all(axis=1) for table in tables], axis=0)
+    values = [curves.on_grid(grid, entry.steps, entry.curves) for entry in entries]
+    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0)
+    return grid[is_shared], [x[is_shared] for x in values]
+
+
+def common_times(comparison: Comparison, entries: Sequence[Entry]) -> tuple[list[np.ndarray], int]:
+    """Compute the steps at which the seeds of each entry reach the target by the evaluations that all have.
+
+    Returns:
+      steps of the seeds of each, infinite for one that does not reach it there; and the number of these evaluations.
+    """
+    grid, tables = shared_curves(entries)
     target = comparison.target_in(entries[0].environment)
-    found = [
-        curves.steps_to_score(grid[is_shared], table[is_shared], target, comparison.consecutive)[1]
-        for table in tables
-    ]
-    times = [np.where(entry.failed, np.inf, x) for entry, x in zip(entries, found, strict=True)]
-    return times, int(is_shared.sum())
+    found = [curves.steps_to_score(grid, x, target, comparison.consecutive)[1] for x in tables]
+    return [np.where(x.failed, np.inf, steps) for x, steps in zip(entries, found, strict=True)], len(grid)

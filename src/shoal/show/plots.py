@@ -87,6 +87,7 @@ def _plot_curve(
         axes.plot(*zip(*points, strict=True), "x", color=COLOURS[1], markersize=7, label=name)
     name = f"interquartile mean of {count} {unit}s" if count > 1 else f"one {unit}"
     if has_mean or count == 1:
+        marker = "o" if np.isfinite(curve).sum() < 2 else None
         axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
 
     axes.set_xlabel("environment steps of each seed", color=TEXT)

@@ -319,12 +319,10 @@ def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _policy_returns(entry: Mapping[str, Any]) -> str:
-    """Say what the policies of a seed that failed return."""
-    found = {which: entry.get(f"{which}_policy_return") for which in ("last", "best")}
-    texts = [
-        f"the {which} one returns {x:.2f}" for which, x in found.items() if x is not None and np.isfinite(x)
-    ]
-    return "".join(f", {text}" for text in texts)
+    """Say what the policies of a seed that failed return, which is no score of it."""
+    texts = {"last": " and returns {:.2f}", "best": "; its best one returns {:.2f}"}
+    found = {text: entry.get(f"{which}_policy_return") for which, text in texts.items()}
+    return "".join(text.format(x) for text, x in found.items() if x is not None and np.isfinite(x))
 
 
 def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
@@ -389,9 +387,10 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
-    """Return a line that names the seeds whose returns are not finite; none where all are."""
+    """Return a line that names the seeds whose returns are not finite, besides those that failed; none for none."""
     found = [_with_nan(summary[name])["returns"] for name in ("absolute", "final") if summary[name]]
-    is_finite = np.asarray(np.isfinite(np.reshape(found, (-1, len(summary["seeds"])))).all(axis=0))
+    values = np.reshape(found, (-1, len(summary["seeds"])))
+    is_finite = np.all(np.isfinite(values) | np.isneginf(values), axis=0).tolist()
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     if seeds and "members" in summary:
         return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]
