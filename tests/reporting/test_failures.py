@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from shoal.cli import compare as compare_command
@@ -85,6 +86,9 @@ class Places:
         _, values, failed = self.evaluations()
         found = learning_curves.by_setting(self.record.members, np.arange(3), values, failed)[""]
         curve = learning_curves.prepare(found)
+        axes = Figure().add_subplot()
+        learning_curves._draw(axes, curve, 0, with_lines=True)
+        assert sum(line.get_marker() == "x" for line in axes.lines) == len(failed)  # each end is marked
         return curve.middle[-1], None if np.isnan(curve.low[-1]) else ...
 
     def the_end_of_a_curve_in_a_picture(self):
