@@ -11,8 +11,9 @@ from scipy import stats
 
 from shoal.cli import compare as compare_command
 from shoal.disk.directory import RunDirectory
-from shoal.disk.summary import score_statistics
-from shoal.reporting import page, records, runs_list
+from shoal.disk.summary import score_statistics, variant_scores
+from shoal.engine.population.members import Variant, members_of
+from shoal.reporting import page, record_curves, records, runs_list
 from shoal.reporting.compare import compare
 from shoal.reporting.loggers.series import Aggregation, series_of
 from shoal.runs.results import TrainedRun
@@ -165,3 +166,50 @@ def test_all_places_agree(places, case):
         if ends is not ...:
             assert (ends is None) == (interval is None), name
             np.testing.assert_allclose(ends or [], interval or [], atol=0.006, err_msg=name)
+
+
+def test_beside_other_settings_a_failed_seed_counts_as_the_worst_of_all(write_run):
+    """In the summary, the list, the page and the curve's end alike; two settings tie, one fails whole."""
+    labels, returns = ("a", "b", "c", "whole"), np.array([[5.0, 9.0], [5.0, 9.0], [3.0, 9.0], [9.0, 9.0]])
+    failed = [("b", 1), ("whole", 0), ("whole", 1)]
+    variants = [Variant(label, {"x": k}) for k, label in enumerate(labels)]
+    members = members_of((0, 1), variants)
+    places = [k for k, member in enumerate(members) if (member.label, member.seed) in failed]
+    rows = variant_scores(members, returns.ravel(), returns.ravel(), places)
+    assert [row["label"] for row in rows] == ["a", "c", "b", "whole"]  # b has 5 and, for its failed seed, 3
+    assert [row["absolute"]["iqm"] for row in rows[:3]] == [7.0, 6.0, 4.0]
+    part = score_statistics(returns.ravel(), places)
+    entries = [{"label": label, "seed": seed, "update": 1, "last_policy_step": 0} for label, seed in failed]
+    path = write_run(
+        "run",
+        (1.0, 2.0),
+        config={"variants": [{"label": x.label, "settings": x.settings} for x in variants]},
+        summary={"members": rows, "final": part, "absolute": part, "failed": entries, "seeds": [0, 1] * 4},
+    )
+    lines = []
+    for step in (0, 200):
+        for k, member in enumerate(members):
+            value = None if step and k in places else float(returns.ravel()[k])
+            row = {"kind": "evaluation", "step": step, "updates": step, "time": 1e9, "return_mean": value}
+            lines.append(json.dumps(row | {"seed": member.seed, "label": member.label}) + "\n")
+    (path / "metrics.jsonl").write_text("".join(lines))
+    record = records.read(path)
+    assert record.score == (7.0, None, "a", 0) and runs_list.entry_of(record).score == 7.0
+    assert json.loads((path / "summary.json").read_text())["absolute"]["returns"].count(None) == 3
+    for finished in (True, False):
+        if not finished:
+            (path / "summary.json").unlink()
+        record = records.read(path)
+        found = record_curves.evaluations_of(record)
+        assert [x.name for x in found] == ["a", "c", "b", "whole"]
+        ends = [learning_curves.prepare(x).middle[-1] for x in found]
+        np.testing.assert_equal(ends, [7.0, 6.0, 4.0, math.nan])
+        assert record.score[:1] == (7.0,)
+
+
+def test_a_run_that_has_not_ended_counts_failures_too(write_run):
+    last = {"step": 200, "returns": [4.0, None], "iqm": None, "interval": None}
+    for content in ({"last_evaluation": last}, {}):
+        progress = {"steps_per_seed": 200, "failed": [{"seed": 1}], **content}
+        record = records.read(write_run(f"of {len(content)}", (4.0, 8.0), finished=False, progress=progress))
+        assert record.score == (-math.inf, None, "", 1)
