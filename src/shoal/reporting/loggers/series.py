@@ -58,8 +58,9 @@ class Aggregation:
     """Numbers of the series of a run, from the rows of all its members at one point.
 
     The number of a series of several members is their interquartile mean; in a large population its 10%, 50% and 90%
-    quantiles are there too. A member that has failed has the worst of all evaluations and returns, minus infinity, and
-    no other number; how many have failed is a number too. One that halving stopped counts with its last numbers.
+    quantiles are there too. A member that has failed is the worst there is in evaluations and returns, or of several
+    settings the worst of all, and has no other number; how many have failed is a number too. One that halving stopped
+    counts with its last numbers.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Aggregation:
         has_failed = np.zeros(len(rows), bool)
         if own and kind != "exchange":
             has_failed |= np.isnan(own).all(axis=0)
-        yield from self._of_table(_with_failures(table, has_failed), table)
+        yield from self._of_table(_with_failures(self._members, table, has_failed), table)
 
     def absolute(self, summary: Mapping[str, Any]) -> Iterator[tuple[Series, dict[str, float]]]:
         """Return the numbers of the evaluation of the best policies at a run's end; none where there was none."""
@@ -97,7 +98,7 @@ class Aggregation:
         if found:
             failed = {(x["seed"], x.get("label", "")) for x in summary.get("failed", ())}
             has_failed = np.array([(x.seed, x.label) in failed for x in self._members])
-            yield from self._of_table(_with_failures(found, has_failed), found)
+            yield from self._of_table(_with_failures(self._members, found, has_failed), found)
 
     def _of_table(
         self, counted: Mapping[str, np.ndarray], table: Mapping[str, np.ndarray]
@@ -120,12 +121,22 @@ class Aggregation:
         return self._last[name]
 
 
-def _with_failures(table: Mapping[str, np.ndarray], has_failed: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a table with minus infinity for the scores of members that failed, and with their number."""
-    found = {}
+def _with_failures(
+    members: Members, table: Mapping[str, np.ndarray], has_failed: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return a table with the worst of each score for members that failed, and with their number.
+
+    The worst there is, or that of all members where there are several settings; none for a setting that failed whole.
+    """
+    surviving = {x.label for x, failed in zip(members, has_failed, strict=True) if not failed}
+    has_whole_failed = np.array([x.label not in surviving for x in members])
+    has_settings, found = len({x.label for x in members}) > 1, {}
     for name, values in table.items():
+        known = values[~has_failed & ~np.isnan(values)]
+        worst = known.min(initial=np.inf) if has_settings and known.size else -np.inf
         is_score = name.startswith(SCORES) and name.partition("/")[2] not in SPEEDS
-        found[name] = np.where(has_failed, -np.inf, values) if is_score else values
+        counted = np.where(has_whole_failed, np.nan, np.where(has_failed, worst, values))
+        found[name] = counted if is_score else values
     if np.any(has_failed):
         found[f"{next(iter(table)).partition('/')[0]}/{FAILED}"] = has_failed.astype(np.float64)
     return found
