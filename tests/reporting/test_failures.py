@@ -77,9 +77,11 @@ class Places:
         return self.of_page(page.page_of({"run": self.record, "other": self.record}, 0))
 
     def series_of_all(self):
-        *_, (series, numbers) = Aggregation(self.record.members, series_of(self.config), {}).absolute(
-            self.summary
-        )
+        aggregation = Aggregation(self.record.members, series_of(self.config), {})
+        *members, (series, numbers) = aggregation.absolute(self.summary)
+        assert [
+            math.isnan(x["absolute/return_mean"]) for _, x in members
+        ] == self.record.scores().failed.tolist()
         assert series.kind == "all" and numbers.get("absolute/failed", 0) == len(self.summary["failed"])
         return numbers["absolute/return_mean"], ...
 

@@ -98,6 +98,7 @@ class Aggregation:
         if found:
             failed = {(x["seed"], x.get("label", "")) for x in summary.get("failed", ())}
             has_failed = np.array([(x.seed, x.label) in failed for x in self._members])
+            found = {name: np.where(has_failed, math.nan, values) for name, values in found.items()}
             yield from self._of_table(_with_failures(self._members, found, has_failed), found)
 
     def _of_table(
