@@ -337,6 +337,7 @@ def host_case(name: str, pool: Pool) -> Case:
     found: dict[str, Any] = dict.fromkeys(("scores", "first", "other", "values"), scores)
     found |= dict.fromkeys(("grid", "steps", "times", "thresholds"), points)
     found |= {"is_event": points > 2, "target": 0.5, "probability": 0.7, "m": 10, "n": 10, "seeds": 10}
+    found |= {"shares": [0.1, 0.5, 0.9], "failed": [0], "count": 10, "before": points}
     found |= {"draw": ops.scores.resampled(scores), "size": scores.size, "statistic": np.mean}
     if name == "scores.rank_settings":
         found["scores"] = {str(k): row for k, row in enumerate(scores)}

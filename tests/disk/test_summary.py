@@ -13,6 +13,7 @@ from scipy import stats
 from shoal.disk import summary as summaries
 from shoal.disk.directory import RunDirectory
 from shoal.engine.population.members import Variant, members_of
+from shoal.ops import scores
 
 RETURNS = [9.0, 500.0, 480.0, 490.0, 500.0, 470.0, 500.0, 495.0, 300.0, 500.0]
 
@@ -40,7 +41,7 @@ def test_the_fields():
         "started_time", "ended_time", "host", "command", "evaluation",
     ]  # fmt: skip
     assert summary["plain"] is False
-    assert summary["schema"] == 1 and summary["seeds"] == list(range(10))
+    assert summary["schema"] == 2 and summary["seeds"] == list(range(10))
     assert summary["absolute"]["returns"] == RETURNS == summary["final"]["returns"][::-1]
     assert set(summary["seconds"]) == {"import", "compile", "train", "evaluate"}
     sums = summary["parameters_sha256"]
@@ -72,18 +73,39 @@ def test_scores_hold_the_interquartile_mean_and_its_interval():
     assert summaries.score_statistics(RETURNS) == summaries.score_statistics(RETURNS)
 
 
-def test_a_run_of_which_all_seeds_failed_has_no_score():
-    """A seed that failed beside others counts with the return of the policy that it has."""
-    failed = [{"seed": k, "update": 3, "last_policy_step": 64} for k in range(10)]
-    some = make(failed=failed[:3])
-    assert some["failed"] == failed[:3]
-    assert some["absolute"] == make()["absolute"]
-    every = make(failed=failed)
-    for part in ("absolute", "final"):
-        assert np.isnan(every[part]["iqm"]) and every[part]["interval"] is None
-        assert every[part]["returns"] == make()[part]["returns"]
-    metrics = {"x": np.arange(3.0)}
-    assert np.isnan(summaries.chosen_score("x", metrics, metrics, has_score=False)["final"]["iqm"])
+@pytest.mark.parametrize("count", [1, 2, 3, 10])
+def test_a_seed_that_failed_is_the_worst_there_is(count, tmp_path):
+    """Of ten seeds two are cut at each end; where all failed there is no score."""
+    failed = {k: {"seed": k, "update": 3, "last_policy_step": 64} for k in range(10 - count, 10)}
+    metrics = {"x": np.array(RETURNS)}
+    score = summaries.chosen_score("x", metrics, metrics, failed)
+    summary = make(failed=failed, score=score, final=RETURNS)
+    assert summary["failed"] == list(failed.values())
+    values = np.array([*RETURNS[: 10 - count], *[-np.inf] * count])
+    iqm = {1: stats.trim_mean(values, 0.25), 2: stats.trim_mean(values, 0.25), 3: -np.inf, 10: np.nan}[count]
+    directory = RunDirectory.create(tmp_path / "run", "x", "y", {})
+    directory.save_summary(summary)
+    stored = json.loads((tmp_path / "run" / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert stored["absolute"]["returns"] == [*RETURNS[: 10 - count], *[None] * count]
+    for whole in (summary, directory.load_summary()):
+        for part in ("absolute", "final"):
+            found, by = whole[part], whole["score"][part]
+            assert found["returns"] == by["values"] == values.tolist()
+            np.testing.assert_equal([found["iqm"], by["iqm"]], [iqm, iqm])
+            expected = None if count == 10 else list(scores.score_interval(values))
+            assert found["interval"] == by["interval"] == expected
+    # A return that is missing for another reason is no failure, and what failed cannot be told from it.
+    directory.save_summary(make(failed=failed, final=[np.nan, *RETURNS[1:]]))
+    if count < 10:
+        assert directory.load_summary()["final"]["returns"][0] is None
+
+
+def test_the_score_of_failures_needs_no_number():
+    """A resample may draw the failed seed more often, so that the interval has an end at minus infinity, or none."""
+    one = summaries.score_statistics([5.0, 6.0, 7.0, 8.0, 9.0], [0])
+    assert (one["iqm"], one["interval"][0]) == (7.0, -np.inf) and np.isfinite(one["interval"][1])
+    most = summaries.score_statistics([5.0, 6.0, 7.0, 8.0, 9.0], [0, 1, 2, 3])
+    assert most["iqm"] == -np.inf and most["interval"] is None
 
 
 def test_a_seed_that_failed_counts_as_the_worst_of_all_settings():

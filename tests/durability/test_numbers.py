@@ -249,7 +249,8 @@ def test_a_frozen_seed_is_what_it_was_at_its_last_evaluation(frozen, clean):
     """Its last policy and its rows until then are those of the world that never breaks; from then on there are none."""
     failed = faults_of(frozen)
     evaluated = {seed: (update - 1) // 4 * 4 for seed, update in failed.items()}
-    assert frozen.summary["failed"] == [
+    steps = [{k: x for k, x in entry.items() if "return" not in k} for entry in frozen.summary["failed"]]
+    assert steps == [
         {"seed": seed, "update": failed[seed], "last_policy_step": evaluated[seed] * ENVS * STEPS}
         for seed in sorted(failed)
     ]
@@ -267,9 +268,11 @@ def test_a_frozen_seed_is_what_it_was_at_its_last_evaluation(frozen, clean):
         assert [row["return_mean"] is None for row in rows if row["updates"] > last] == [True] * (
             (20 - last) // 4
         )
-        assert frozen.summary["final"]["returns"][seed] == next(
+        (entry,) = [x for x in frozen.summary["failed"] if x["seed"] == seed]
+        assert entry["last_policy_return"] == next(
             row["return_mean"] for row in rows if row["updates"] == last
         )
+        assert frozen.summary["final"]["returns"][seed] == -np.inf
         rows = rows_of(frozen.path, "train", seed)
         assert all(row["baseline"] is None for row in rows if row["updates"] >= failed[seed])
         before = [row for row in rows if row["updates"] < failed[seed]]
@@ -302,6 +305,10 @@ def test_when_checkpoints_are_written_changes_no_result(frozen, tmp_path):
 
 def test_a_frozen_seed_is_named_and_never_the_best(frozen):
     failed = faults_of(frozen)
+    evaluated = evaluate_run(frozen.path, Breaks(), episodes=2)
+    assert [seed for seed, x in enumerate(evaluated["returns"]) if x == -np.inf] == sorted(failed)
+    named = evaluate_run(frozen.path, Breaks(), run_seed=min(failed), episodes=2)  # its policy alone
+    assert named["returns"] != [-np.inf]
     text = result_text(frozen.summary, frozen.path)
     assert text.count("  failed          seed ") == len(failed)
     assert f"; failed: {', '.join(f'seed {seed}' for seed in sorted(failed))}; " in repr(frozen)

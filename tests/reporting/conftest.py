@@ -1,12 +1,12 @@
 """Run directories: a real one, and others written by hand in its form."""
 
 import json
-import math
 
 import pytest
 
 import shoal
 from shoal.disk.json_files import json_text
+from shoal.disk.summary import score_statistics
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +54,7 @@ def write_run(tmp_path):
         if finished:
             mean = sum(returns) / len(returns)
             statistics = {"returns": list(returns), "iqm": mean, "interval": [mean - 1, mean + 1]}
-            no_score = {"iqm": math.nan, "interval": None} if len(failed) == len(returns) else {}
+            statistics = score_statistics(returns, failed) if failed else statistics
             content = {
                 "schema": 1,
                 "environment": "CartPole-v1",
@@ -62,8 +62,8 @@ def write_run(tmp_path):
                 "seeds": seeds,
                 "steps_per_seed": 200,
                 "failed": [{"seed": seed, "update": 1, "last_policy_step": 100} for seed in failed],
-                "final": statistics | no_score,
-                "absolute": statistics | no_score,
+                "final": statistics,
+                "absolute": statistics,
                 "evaluation": {"return_mean": list(returns), "length_mean": [x + 1 for x in returns]},
                 "name": "",
                 "settings": {"learning_rate": 0.001},

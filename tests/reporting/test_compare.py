@@ -438,7 +438,7 @@ def test_nothing_is_said_of_steps_beyond_the_end_of_a_run(write_run, drawn, tmp_
     content = json.loads((tmp_path / "x.json").read_text())["shoal"]["CartPole-v1"]
     assert [content[name]["seed_0"]["step_2"]["step_count"] for name in ("s", "a")] == [170, 200]
     low, high = first["interval"]
-    assert low == 170 and high == math.inf
+    assert low == 100 and high == math.inf  # the score was reached between 100 and 170 steps
 
 
 def test_failed_seeds_are_counted_by_environment(write_run):
@@ -476,14 +476,70 @@ def test_the_picture_has_the_numbers(write_run, drawn, tmp_path):
     np.testing.assert_allclose(share, [np.mean(np.array([3, 4, 5, 6]) > x) * 0.8 for x in thresholds])
 
 
-def test_curves_are_drawn_where_every_run_has_points(write_run, drawn, tmp_path):
-    """The second run ends at 100 steps: nothing is extrapolated, and nothing of the first is shown beyond."""
-    short = write_run("b", BETTER, finished=False)
-    lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (short / "metrics.jsonl").write_text("".join(x for x in lines if json.loads(x)["step"] < 200))
-    compare([write_run("a", GOOD), short], plot=tmp_path / "x.png")
-    for line in drawn[0].axes[0].lines:
-        np.testing.assert_array_equal(line.get_xdata(), [0, 100])
+def evaluated(write_run, name, steps, values, failed=()):
+    """A run of which each seed has a value at each of some steps."""
+    count = len(values[0])
+    run = write_run(
+        name, [x or 0.0 for x in values[-1]], failed=failed, summary={"steps_per_seed": steps[-1]}
+    )
+    row = {"kind": "evaluation", "time": 1e9}
+    rows = [
+        row | {"step": step, "updates": k, "seed": seed, "return_mean": x[seed], "score": x[seed]}
+        for k, (step, x) in enumerate(zip(steps, values, strict=True))
+        for seed in range(count)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    return run
+
+
+def test_what_is_said_of_a_run_does_not_depend_on_the_others(write_run, drawn, tmp_path):
+    """Whether another is shorter, evaluated more seldom, or has seeds that failed, of which two tie or all failed."""
+    slope = np.array([1.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    fine = np.arange(0, 401, 20)
+    run = evaluated(write_run, "long", fine.tolist(), (fine[:, None] * slope / 100).tolist())
+    ties = np.ones((3, 6)) * np.arange(3)[:, None]
+    others = [
+        evaluated(write_run, "short", [0, 50, 90], ties.tolist()),
+        evaluated(write_run, "coarse", [0, 200, 400], ties.tolist()),
+        evaluated(write_run, "some", [0, 50, 90], [[0] * 6, [1] * 6, [2, 2, None, 2, None, 2]], (2, 4)),
+        evaluated(write_run, "whole", [0, 50, 90], [[0] * 6, [None] * 6, [None] * 6], range(6)),
+    ]
+    said, curves, points = [], [], []
+    for k, other in enumerate([run, *others]):
+        result = compare([run, other], target=2.0, plot=tmp_path / f"{k}.png")
+        said.append(result["rows"][0])
+        points.append(result["rows"][1]["steps_to_score"]["CartPole-v1"]["sooner"]["points"])
+        curve, reached, _ = drawn[-1].axes
+        curves.append([axes.lines[0].get_data() for axes in (curve, reached)])
+    assert all(x == said[0] for x in said)
+    assert points == [21, 3, 3, 3, 3]  # by which alone they are compared
+    found = said[0]["steps_to_score"]["CartPole-v1"]
+    assert found["steps"] == [200, 200, 100, 80, 60, 40] and found["until"] == 400
+    for x in curves:
+        np.testing.assert_equal(x, curves[0])
+    np.testing.assert_array_equal(curves[0][0][0], fine)
+    x, y = drawn[3].axes[0].lines[2].get_data()  # the ends of the two seeds that failed
+    np.testing.assert_array_equal([x, y], [[50, 50], [1, 1]])
+
+
+def test_being_sooner_is_by_the_common_evaluations(write_run):
+    """One that is evaluated more often sees the same noise sooner, which then counts for nothing."""
+    generator, seldom = np.random.default_rng(0), np.arange(0, 201, 40)
+    values = generator.normal(size=(201, 40))
+    often = evaluated(write_run, "often", list(range(201)), values.tolist())
+    other = evaluated(write_run, "seldom", seldom.tolist(), generator.normal(size=(6, 40)).tolist())
+    result = compare([often, other], target=1.0, consecutive=1)
+    first, row = (x["steps_to_score"]["CartPole-v1"] for x in result["rows"])
+    assert first["value"] < 20 and row["value"] > 40
+    low, high = row["sooner"]["interval"]
+    assert low < 0.5 < high and row["sooner"]["points"] == 6
+    grid = values[seldom] >= 1
+    steps = np.where(grid.any(axis=0), seldom[grid.argmax(axis=0)], math.inf)
+    assert row["sooner"]["value"] == pytest.approx(brute_force(-steps, -np.array(row["steps"])))
+    assert "evaluated 6, 201 times: who looks more often" in notes_of(result)
+    few = compare([often, evaluated(write_run, "one", [200], [[1.0] * 40])], target=1.0, consecutive=1)
+    assert few["rows"][1]["steps_to_score"]["CartPole-v1"]["sooner"]["points"] == 1
+    assert "probability of being sooner" in text_of(few)
 
 
 def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
@@ -499,7 +555,7 @@ def test_one_evaluation_before_the_first_step_is_drawn_within_the_axes(write_run
     one = write_run("a", GOOD, finished=False)
     lines = (one / "metrics.jsonl").read_text().splitlines(keepends=True)
     (one / "metrics.jsonl").write_text("".join(x for x in lines if json.loads(x)["step"] == 0))
-    compare([one, write_run("b", GOOD)], plot=tmp_path / "x.png")
+    compare([one, one], plot=tmp_path / "x.png")
     curve = drawn[0].axes[0]
     assert list(curve.get_xticks()) == [0] and curve.get_xlim() == (-1, 1)
 
@@ -583,14 +639,20 @@ def test_the_command(write_run, capsys, tmp_path, monkeypatch):
 
 def test_few_seeds_are_said_once(write_run):
     result = compare([write_run("a", GOOD), write_run("b", (*GOOD, 6.0))])
-    assert notes_of(result).count("bootstrap intervals from fewer than 10 seeds") == len(result["notes"]) == 1
+    first, few = result["notes"]
+    assert few.count("bootstrap intervals from fewer than 10 seeds") == 1
+    assert (
+        first.startswith("the runs have different numbers of seeds")
+        and first.count("a 5 (20%), b 6 (17%)") == 1
+    )
 
 
 def test_many_seeds(write_run):
     many = write_run("many", tuple(np.random.default_rng(0).normal(size=256)))
     result = compare([many, write_run("b", tuple(np.random.default_rng(1).normal(1.0, size=10)))], target=0.5)
     assert result["rows"][0]["seeds"] == 256 and result["rows"][1]["improvement"]["value"] > 0.6
-    assert result["notes"] == []
+    (note,) = result["notes"]
+    assert "many 256 (25%), b 10 (20%)" in note
 
 
 @pytest.mark.full

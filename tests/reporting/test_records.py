@@ -80,7 +80,7 @@ def test_a_member_without_numbers_has_failed_in_a_killed_run(write_run):
     rows[-2]["return_mean"] = None
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values, failed = records.read(path).scores()
-    assert values.tolist() == [4, 4, 6] and failed.tolist() == [False, True, False]
+    assert values.tolist() == [4, -math.inf, 6] and failed.tolist() == [False, True, False]
 
 
 def test_an_extended_run_counts_by_its_last_evaluation(write_run):

@@ -325,9 +325,11 @@ def test_policies_come_from_checkpoints(whole):
 
 
 def test_the_score_of_a_checkpoint_is_that_of_its_policies():
-    """A frozen seed has the policy of its last evaluation; one whose score is not finite leaves the run without one."""
+    """A frozen seed is the worst there is; another whose score is not finite leaves the run without one."""
     evaluations = [(k, {"score": np.array(x)}) for k, x in enumerate([[4.0, 9.0], [6.0, np.nan]])]
-    assert checkpoint_record.iqm_of(History(evaluations=evaluations, frozen=[1])) == 7.5
+    assert checkpoint_record.iqm_of(History(evaluations=evaluations, frozen=[1])) == -np.inf
+    four = [(k, {"score": np.array([1.0, 2.0, 3.0, x])}) for k, x in enumerate((9.0, np.nan))]
+    assert checkpoint_record.iqm_of(History(evaluations=four, frozen=[3])) == 1.5
     assert checkpoint_record.iqm_of(History(evaluations=evaluations)) == -np.inf
     assert checkpoint_record.iqm_of(History(evaluations=evaluations[:1])) == 6.5
     assert checkpoint_record.best_steps({0: 6.5, 32: 7.5, 64: 7.5, 96: -np.inf}) == 32

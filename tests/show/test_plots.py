@@ -56,19 +56,21 @@ def test_points_without_returns_are_left_out():
     assert np.isnan(curve[2]) and np.isfinite(np.delete(curve, 2)).all()
 
 
-def test_seeds_that_failed_end_and_count_with_their_last_returns():
-    """Two of eight fail, at different points; two of the others are equal."""
+def test_seeds_that_failed_end_and_are_the_worst():
+    """Three of eight fail, at different points, so that the mean ends with the third; two of the others are equal."""
     returns = RETURNS.copy()
     returns[:, 1] = returns[:, 0]
     returns[2:, 3] = np.nan
-    returns[4:, 6] = np.nan
-    filled = returns.copy()
-    filled[2:, 3], filled[4:, 6] = returns[1, 3], returns[3, 6]
-    axes = drawn(STEPS, returns, failed=[3, 6])
-    expected = stats.trim_mean(filled, 0.25, axis=1)
+    returns[3:, 6] = np.nan
+    returns[4:, 7] = np.nan
+    axes = drawn(STEPS, returns, failed=[3, 6, 7])
+    expected = stats.trim_mean(np.where(np.isnan(returns), -1e9, returns), 0.25, axis=1)
+    assert expected[4] < -1e6  # of three, two are cut
+    expected[4] = np.nan
     np.testing.assert_allclose(line(axes, "interquartile mean of 8 seeds"), expected, rtol=1e-6)
-    (marked,) = [x for x in axes.lines if x.get_label() == "failed: 2 of 8 seeds"]
-    np.testing.assert_allclose(marked.get_xydata(), [[128_000, returns[1, 3]], [384_000, returns[3, 6]]])
+    (marked,) = [x for x in axes.lines if x.get_label() == "failed: 3 of 8 seeds"]
+    ends = [[128_000, returns[1, 3]], [256_000, returns[2, 6]], [384_000, returns[3, 7]]]
+    np.testing.assert_allclose(marked.get_xydata(), ends)
 
 
 def test_where_all_seeds_failed_there_is_no_mean():

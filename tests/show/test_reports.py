@@ -231,7 +231,7 @@ def test_settings_are_one_curve_each_and_named_in_rows_and_result(directory, mon
 
 
 def test_settings_of_which_seeds_failed_are_drawn_to_their_end(directory, monkeypatch):
-    """A seed that failed counts with its last return; a setting of which all failed ends."""
+    """A seed that failed counts as the worst of all, which is 5; a setting of which all failed ends."""
     drawn = []
     monkeypatch.setattr(reports, "plot_learning_curve", lambda *given, **more: drawn.append((given[2], more)))
     members = members_of((7, 8), [Variant(label, {}) for label in ("sound", "some", "whole")])
@@ -242,7 +242,7 @@ def test_settings_of_which_seeds_failed_are_drawn_to_their_end(directory, monkey
         entries = [{"label": label, "seed": seed} for label, seed in failed]
         reporter.draw_learning_curve({"environment": "x", "algorithm": "y", "failed": entries})
     ((returns, more),) = drawn
-    np.testing.assert_array_equal(returns, [[2, 3, 8], [6, 5, np.nan]])
+    np.testing.assert_array_equal(returns, [[2, 3, 8], [6, 5.5, np.nan]])
     assert more["failed"] == [2]
 
 

@@ -101,7 +101,8 @@ def _bound(word: str) -> tuple[str, tuple[float, ...]]:
 def table(result: Mapping[str, Any]) -> str:
     """Format a comparison: a heading, a line for each row and quantity, and notes."""
     lines = [_heading(result), "", *_aggregate_lines(result), "", *_difference_lines(result)]
-    lines += [line for name in result["environments"] for line in _target_lines(result, name)]
+    for name in result["environments"] if result["target"] is not None else ():
+        lines += [*_target_lines(result, name), *_sooner_lines(result, name)]
     notes = [f"  {note}" for note in result["notes"]]
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
@@ -149,8 +150,6 @@ def _difference_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _target_lines(result: Mapping[str, Any], environment: str) -> list[str]:
-    if result["target"] is None:
-        return []
     width, found = _width(result), [row["steps_to_score"][environment] for row in result["rows"]]
     where = f" in {environment}" if len(result["environments"]) > 1 else ""
     title = f"steps to {found[0]['target']:g}{where}"
@@ -158,6 +157,19 @@ def _target_lines(result: Mapping[str, Any], environment: str) -> list[str]:
     for row, x in zip(result["rows"], found, strict=True):
         median = _text(x, x["failed"], ",.0f", f"> {x['until']:,.0f}")
         lines.append(f"  {row['name']:<{width + 7}}{_cell(median, CELL)}{x['reached']} of {x['of']}")
+    return lines
+
+
+def _sooner_lines(result: Mapping[str, Any], environment: str) -> list[str]:
+    """Format how probably a seed of each row reaches the score before one of the first."""
+    width, (first, *others) = _width(result) + 7, result["rows"]
+    heading = _cell("probability of being sooner", CELL)
+    lines = ["", f"  {'against ' + first['name']:<{width}}{heading}by common evaluations"]
+    for row in others:
+        x = row["steps_to_score"][environment]["sooner"]
+        ends = ", ".join(f"{end:.2f}" for end in x["interval"] or ())
+        value = "none" if x["value"] is None else f"{x['value']:.2f}" + f"  [{ends}]" * bool(ends)
+        lines.append(f"  {row['name']:<{width}}{_cell(value, CELL)}{x['points']}")
     return lines
 
 

@@ -11,9 +11,9 @@ from shoal.config.arguments import short_repr
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.json_files import read_number
 from shoal.disk.metrics_file import Mark
-from shoal.engine.history import OPTIMISER_STEPS, History, Numbers, Seconds, with_last_scores
+from shoal.engine.history import OPTIMISER_STEPS, History, Numbers, Seconds
 from shoal.engine.population.pbt_lineage import exchanges_of
-from shoal.ops import scores
+from shoal.ops import curves, scores
 
 TIMES = (
     "time",
@@ -47,11 +47,11 @@ def to_record(
 def iqm_of(history: History) -> float:
     """Return the interquartile mean over members of the scores of their current policies, at an evaluation.
 
-    A frozen member has the policy of its last evaluation. Where a score is not finite, the mean is minus infinity.
+    A frozen member has minus infinity. Where another score is not finite, so is the mean.
     """
     table = np.array([metrics["score"] for _, metrics in history.evaluations], np.float64)
-    values = with_last_scores(table, history.frozen)[-1]
-    return float(scores.iqm(values)) if np.isfinite(values).all() else -math.inf
+    values = curves.with_failures(table, history.frozen)[-1]
+    return -math.inf if np.isnan(values).any() else float(scores.iqm(values))
 
 
 def best_steps(iqms: Mapping[int, float]) -> int:

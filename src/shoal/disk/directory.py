@@ -14,6 +14,7 @@ Every file is complete or absent at any instant, and reading executes no code: J
 import contextlib
 import dataclasses
 import hashlib
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,7 @@ LOGGERS = "loggers"  # the folder of the states of loggers, and of what they wri
 COMPLETE = "complete"  # in a summary: a logger has all of the run
 FILMS = "films"  # that of films of a run that trains, each with the environment steps as its name
 POLICIES = ("best", "last")
+SCORES = ("final", "absolute", "last_evaluation")  # parts of a summary, and of `progress.json`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +163,12 @@ class RunDirectory:
                 write_json(self.path / SUMMARY, summary)
 
     def load_summary(self) -> dict[str, Any]:
-        """Read `summary.json`.
+        """Read `summary.json`; see `restore_scores`.
 
         Raises:
           ShoalError: it is missing (the run did not end) or damaged.
         """
-        return read_json(self.path / SUMMARY)
+        return restore_scores(read_json(self.path / SUMMARY))
 
     def metrics_file(self, mark: Mark | None = None) -> MetricsFile:
         """Return `metrics.jsonl` for appending; see `MetricsFile`."""
@@ -224,6 +226,27 @@ class RunDirectory:
             raise ShoalError(f"{path} {what}: {error}.") from error
         with report_wrong_types(str(path)):
             return leaves, saved["metadata"]
+
+
+def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
+    """Replace null in the scores of a summary, or of `progress.json`, by the minus infinity of seeds that failed.
+
+    Null stays where it is another number: where more seeds than those have none, or none was trained to the end.
+    """
+    failed, by = summary.get("failed", ()), summary.get("score")
+
+    def worst(number: float | None) -> float:
+        return -math.inf if number is None else number
+
+    for part in (whole.get(name) for whole in (summary, by) if isinstance(whole, dict) for name in SCORES):
+        if not isinstance(part, dict):
+            continue
+        name = "returns" if "returns" in part else "values"
+        values, interval, iqm = (part.get(x) for x in (name, "interval", "iqm"))
+        if isinstance(values, list) and failed and values.count(None) == len(failed):
+            part[name], part["interval"] = list(map(worst, values)), interval and list(map(worst, interval))
+            part["iqm"] = math.nan if len(failed) == len(values) else worst(iqm)
+    return summary
 
 
 def parameters_sha256(leaves: Mapping[str, Any]) -> str:

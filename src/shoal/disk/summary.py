@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from shoal.ops import scores
 from shoal.xla import machine
 from shoal.xla.plain import PLAIN, USE_PLAIN
 
-SCHEMA = 1  # counts up when a field changes its meaning
+SCHEMA = 2  # counts up when a field changes its meaning
 # Settings of JAX that change numbers.
 JAX_SETTINGS = (
     "jax_enable_x64",
@@ -44,7 +44,7 @@ def build_summary(
     steps_per_second: float,
     seconds: Mapping[str, float],
     parameters: Sequence[Mapping[str, Any]],
-    failed: Sequence[Mapping[str, Any]] = (),
+    failed: Mapping[int, Mapping[str, Any]] | None = None,
     started_time: float | None = None,
     command: str | None = None,
     **further: Any,
@@ -57,20 +57,20 @@ def build_summary(
         where it was not.
       steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
-      failed: an entry for each seed that was not trained to the end; if none was, there is no score.
+      failed: an entry for each seed that was not trained to the end, by its place.
       started_time: when training started, in seconds since the epoch; None if that is not known.
       command: the user's command line, quoted for a shell; None for a run from Python.
     """
-    has_score = len(failed) < len(seeds)
+    failed = failed or {}
     return {
         "schema": SCHEMA,
         "environment": environment,
         "algorithm": algorithm,
         "seeds": list(seeds),
         "steps_per_seed": steps_per_seed,
-        "failed": list(failed),
-        "final": None if final is None else score_statistics(final, has_score),
-        "absolute": None if absolute is None else score_statistics(absolute, has_score),
+        "failed": list(failed.values()),
+        "final": None if final is None else score_statistics(final, failed),
+        "absolute": None if absolute is None else score_statistics(absolute, failed),
         "steps_per_second": steps_per_second,
         "seconds": dict(seconds),
         "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
@@ -91,20 +91,23 @@ def iso_time(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
-def score_statistics(returns: Sequence[float], has_score: bool = True) -> dict[str, Any]:
+def score_statistics(returns: Sequence[float], failed: Collection[int] = ()) -> dict[str, Any]:
     """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for too few seeds.
 
-    A seed that failed counts with the return of the policy that it has from before. Where all have failed there is no
-    score (`has_score`): the mean is NaN, and the interval None.
+    A seed that failed has minus infinity, whatever its policy from before returns: it is the worst there is.
+    Where all have failed there is no score: the mean is NaN, and the interval None.
 
+    Args:
+      failed: the places of the seeds that failed.
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
     Precipice".
     """
-    values = np.asarray(returns, np.float64)
-    interval = scores.score_interval(values) if has_score else None
+    values = np.array(returns, np.float64)
+    values[list(failed)] = -np.inf
+    interval = scores.score_interval(values)
     return {
         "returns": values.tolist(),
-        "iqm": float(scores.iqm(values)) if has_score else float("nan"),
+        "iqm": float(scores.iqm(values)) if len(failed) < len(values) else float("nan"),
         "interval": None if interval is None else list(interval),
     }
 
@@ -127,12 +130,12 @@ def chosen_score(
     score: str | Callable[..., Any],
     final: Mapping[str, Any],
     absolute: Mapping[str, Any],
-    has_score: bool = True,
+    failed: Collection[int] = (),
 ) -> dict[str, Any]:
     """Return the name of the score that chose the best policies, and its statistics where it is a metric."""
     name = score if isinstance(score, str) else import_name(score)
     found = {"final": final, "absolute": absolute}
-    parts = {part: score_statistics(x[name], has_score) for part, x in found.items() if name in x}
+    parts = {part: score_statistics(x[name], failed) for part, x in found.items() if name in x}
     return {"name": name} | {
         part: {"values": x["returns"], "iqm": x["iqm"], "interval": x["interval"]}
         for part, x in parts.items()
@@ -162,14 +165,13 @@ def variant_scores(
     finals, absolutes, rows = ranked(final), ranked(absolute), []
     for label in absolutes or finals or places:
         failures = [members[k].seed for k in places[label] if k in failed]
-        has_score = len(failures) < len(places[label])
         found = {"absolute": absolutes.get(label), "final": finals.get(label)}
         rows.append(
             {
                 "label": label,
                 "settings": dict(members[places[label][0]].settings),
                 "seeds": [members[k].seed for k in places[label]],
-                **{name: x and score_statistics(x.scores, has_score) for name, x in found.items()},
+                **{name: x and score_statistics(x.scores) for name, x in found.items()},
                 **({"failed": failures} if failures else {}),
             }
         )

@@ -1,10 +1,26 @@
 """Learning curves of several runs on one grid of steps, and the steps until a score is reached; in NumPy float64."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from shoal.ops.scores import bootstrap, resampled
+
+
+def with_failures(values: np.ndarray, failed: Iterable[int]) -> np.ndarray:
+    """Let members that failed have minus infinity from their last finite number on: they are the worst there is.
+
+    Args:
+      values: [P, members]; a number that is not finite is missing.
+      failed: the places of members.
+    Returns:
+      a copy, NaN where a number is missing.
+    """
+    found = np.where(np.isfinite(values), values, np.nan)
+    for column in (found[:, member] for member in failed):
+        known = np.flatnonzero(np.isfinite(column))
+        column[known[-1] + 1 if known.size else 0 :] = -np.inf
+    return found
 
 
 def common_grid(steps: Sequence[np.ndarray]) -> np.ndarray:
@@ -45,19 +61,26 @@ def on_grid(grid: np.ndarray, steps: np.ndarray, values: np.ndarray) -> np.ndarr
     return found
 
 
-def steps_to_score(grid: np.ndarray, values: np.ndarray, target: float, consecutive: int = 1) -> np.ndarray:
-    """Steps at the first of some consecutive points whose scores are all at least a target, [members].
+def steps_to_score(
+    steps: np.ndarray, values: np.ndarray, target: float, consecutive: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Steps between which each member reaches a target: after the first ones, and by the second ones, [members] each.
 
-    Infinity where a member never reaches it. A NaN is below every target.
+    The second are those of the first of some consecutive evaluations that are all at least the target, the first those
+    of the evaluation before it, 0 where there is none. Both are infinite where a member never reaches it. A NaN is
+    below every target.
 
     Args:
-      values: [G, members].
+      steps: of the evaluations, [P], ascending.
+      values: [P, members].
     """
-    above = np.asarray(values) >= target
-    if len(grid) < consecutive:
-        return np.full(above.shape[1], np.inf)
+    above, steps = np.asarray(values) >= target, np.asarray(steps, np.float64)
+    if len(steps) < consecutive:
+        return np.full(above.shape[1], np.inf), np.full(above.shape[1], np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(above, consecutive, axis=0).all(axis=-1)
-    return np.where(windows.any(axis=0), np.asarray(grid, np.float64)[windows.argmax(axis=0)], np.inf)
+    has_reached, first = windows.any(axis=0), windows.argmax(axis=0)
+    before = np.concatenate([[0.0], steps])[first]
+    return np.where(has_reached, before, np.inf), np.where(has_reached, steps[first], np.inf)
 
 
 def survival_quantile(times: np.ndarray, is_event: np.ndarray, share: float = 0.5) -> np.ndarray:
@@ -84,15 +107,24 @@ def survival_quantile(times: np.ndarray, is_event: np.ndarray, share: float = 0.
 
 
 def survival_interval(
-    times: np.ndarray, is_event: np.ndarray, share: float = 0.5, confidence: float = 0.95
+    before: np.ndarray, times: np.ndarray, is_event: np.ndarray, share: float = 0.5, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Bootstrap interval of `survival_quantile` over members, [members]; the ends are times, or infinity."""
+    """Bootstrap interval of `survival_quantile` over members; the ends are times, or infinity.
 
-    def quantile(members: np.ndarray, axis: tuple[int, int]) -> np.ndarray:
+    An event lies between two evaluations, so that the lower end is of the earlier ones, and the upper end of the later.
+
+    Args:
+      before, times: between which the event was, or until which a member was observed, [members].
+    """
+
+    def quantiles(members: np.ndarray, axis: tuple[int, int]) -> np.ndarray:
         rows = members.astype(int).reshape(len(members), -1)
-        return survival_quantile(np.asarray(times)[rows], np.asarray(is_event)[rows], share)
+        ends = [
+            survival_quantile(np.asarray(x)[rows], np.asarray(is_event)[rows], share) for x in (before, times)
+        ]
+        return np.stack(ends, axis=-1)
 
-    values = bootstrap(resampled(np.arange(len(times))), len(times), quantile)
+    earlier, later = bootstrap(resampled(np.arange(len(times))), len(times), quantiles).T
     tail = (1 - confidence) / 2
-    low, high = np.quantile(values, (tail, 1 - tail), method="inverted_cdf")
-    return float(low), float(high)
+    low = np.quantile(earlier, tail, method="inverted_cdf")
+    return float(low), float(np.quantile(later, 1 - tail, method="inverted_cdf"))

@@ -35,11 +35,16 @@ def iqm(scores: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.nda
     n = flat.shape[-1]
     if n == 0:
         raise ValueError("scores is empty, and the interquartile mean of nothing is undefined.")
-    cut = n // 4
+    cut = num_cut(n)
     middle = np.partition(flat, (cut, n - cut - 1), axis=-1)[..., cut : n - cut]
     # Scores with a NaN among them have no middle half; say so and do not guess.
     result = np.where(np.isnan(flat).any(axis=-1), np.nan, middle.mean(axis=-1))
     return float(result) if result.ndim == 0 else result
+
+
+def num_cut(count: int) -> int:
+    """Return how many of so many scores the interquartile mean cuts at each end: a quarter, in whole scores."""
+    return count // 4
 
 
 def score_interval(
@@ -49,7 +54,8 @@ def score_interval(
 ) -> tuple[float, float] | None:
     """Compute the 95% bootstrap interval of a statistic, as Shoal prints and draws it; None where there is none.
 
-    Fewer than `MIN_SEEDS` seeds have no interval, since it would cover far less than 95%; nor has a score that is NaN.
+    Fewer than `MIN_SEEDS` seeds have no interval, since it would cover far less than 95%; nor has a score that is NaN,
+    or an interval of which neither end is finite.
 
     Args:
       scores: one number a run, [seeds] or [seeds, tasks].
@@ -57,7 +63,8 @@ def score_interval(
     scores = np.asarray(scores, np.float64)
     if len(scores) < MIN_SEEDS or np.isnan(scores).any():
         return None
-    return stratified_bootstrap_interval(scores, statistic, repetitions=repetitions)
+    interval = stratified_bootstrap_interval(scores, statistic, repetitions=repetitions)
+    return interval if np.isfinite(interval).any() else None
 
 
 def crossed_score_interval(scores: np.ndarray) -> tuple[float, float] | None:
@@ -217,6 +224,16 @@ def bootstrap(
     per_block = max(1, 1_000_000 // size)  # bounds memory, whatever the number of tasks
     sizes = [min(per_block, repetitions - start) for start in range(0, repetitions, per_block)]
     return np.concatenate([np.asarray(statistic(draw(generator, n), axis=(1, 2))) for n in sizes])
+
+
+def quantiles(values: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+    """Compute quantiles of numbers, of which some may be minus infinity.
+
+    Then they are numbers of these themselves, as in `percentile_interval`.
+    """
+    is_finite = np.isfinite(values).all()
+    found: np.ndarray = np.quantile(values, shares, method="linear" if is_finite else "inverted_cdf")
+    return found
 
 
 def percentile_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from shoal.ops import comparisons, curves, scores
 from shoal.reporting import compare_inputs as inputs
 from shoal.reporting import compare_plots, marl_eval
 from shoal.reporting.compare_inputs import ABSOLUTE, FINAL, Entry
-from shoal.reporting.compare_rows import Comparison, Interval, Row, grid_of, times_to_score
+from shoal.reporting.compare_rows import Comparison, Interval, Row, common_times, times_to_score
 from shoal.reporting.run_record import RETURN
 
 NO_BOUNDS = "no bounds"
@@ -245,12 +245,10 @@ def _check_has_curves(comparison: Comparison, entries: Sequence[Entry]) -> None:
             raise ShoalError(
                 f"run {entry.path!r} has no evaluations during training, of which steps to a score are counted"
             )
-    for environment in comparison.environments:
-        count = len(grid_of(comparison, environment))
-        if comparison.consecutive > count:
+        if comparison.consecutive > len(entry.steps):
             raise ShoalError(
-                f"consecutive={comparison.consecutive} is more than the evaluations in {environment} that are "
-                f"compared, {count}; give at most {count}"
+                f"consecutive={comparison.consecutive} is more than the evaluations of run {entry.path!r}, "
+                f"{len(entry.steps)}; give at most {len(entry.steps)}"
             )
 
 
@@ -260,14 +258,26 @@ def _notes(comparison: Comparison) -> list[str]:
     entries = [entry for row in rows for entry in row.entries]
     notes = [note for entry in entries for note in entry.notes]
     notes += [f"{row.name} has no interval: {row.caveat}" for row in rows if row.caveat]
+    counts = {row.name: len(row.scores) for row in rows}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {n} ({scores.num_cut(n) / n:.0%})" for name, n in counts.items())
+        notes.append(
+            f"the runs have different numbers of seeds, of which the IQM cuts different shares at each end: {listed}; "
+            "of skewed scores that alone makes a difference"
+        )
     by_count = {len(row.scores): row for row in rows if not row.caveat}
     notes += [note for count in sorted(by_count) if (note := scores.few_seeds_note(count))]
-    trained = {
-        name: {x.trained for x in entries if x.environment == name} for name in comparison.environments
-    }
-    if uneven := [name for name, steps in trained.items() if len(steps) > 1]:
-        steps = ", ".join(f"{x:,}" for x in sorted(trained[uneven[0]]))
-        notes.append(f"the runs in {uneven[0]} were trained for different numbers of steps: {steps}")
+    for name in comparison.environments:
+        own = [entry for entry in entries if entry.environment == name]
+        steps, looks = ({of(x) for x in own} for of in (lambda x: x.trained, lambda x: len(x.steps)))
+        if len(steps) > 1:
+            listed = ", ".join(f"{x:,}" for x in sorted(steps))
+            notes.append(f"the runs in {name} were trained for different numbers of steps: {listed}")
+        if len(looks) > 1 and comparison.target is not None:
+            notes.append(
+                f"the runs in {name} were evaluated {', '.join(map(str, sorted(looks)))} times: who looks more often "
+                "sees a score sooner, which the common evaluations alone leave out"
+            )
     if len({entry.origin for entry in entries}) < len(entries):
         notes.append("a run is named twice, so that it is compared with itself")
     if len(rows) > 2:
@@ -287,7 +297,9 @@ def results(comparison: Comparison) -> dict[str, Any]:
             found |= {"difference": difference(first, row), "improvement": improvement(first, row)}
         if comparison.target is not None:
             found["steps_to_score"] = {
-                name: steps_to(comparison, row, name) for name in comparison.environments
+                name: steps_to(comparison, row, name)
+                | ({} if row is first else {"sooner": sooner(comparison, first, row, name)})
+                for name in comparison.environments
             }
         rows.append(found)
     return {
@@ -375,10 +387,13 @@ def improvement(first: Row, other: Row) -> dict[str, Any]:
 
 
 def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, Any]:
-    """Compute the median over seeds of the steps to the target, with its interval; infinite where too few reach it."""
+    """Compute the median over seeds of the steps to the target, with its interval; infinite where too few reach it.
+
+    It is by the row's own evaluations, whatever it is compared with.
+    """
     entry = row.entries[comparison.environments.index(environment)]
-    times, has_reached = times_to_score(comparison, entry)
-    interval = curves.survival_interval(times, has_reached) if row.has_interval else None
+    before, times, has_reached = times_to_score(comparison, entry)
+    interval = curves.survival_interval(before, times, has_reached) if row.has_interval else None
     return {
         "target": comparison.target_in(environment),
         "reached": int(has_reached.sum()),
@@ -388,3 +403,19 @@ def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, An
         "steps": np.where(has_reached, times, np.inf).tolist(),
         **_estimate(float(curves.survival_quantile(times, has_reached)), interval),
     }
+
+
+def sooner(comparison: Comparison, first: Row, other: Row, environment: str) -> dict[str, Any]:
+    """Compute the probability that a seed of a row reaches the target before one of the first, with its interval.
+
+    A tie counts half, as where neither reaches it. `points` is the number of evaluations that both have, by which alone
+    they are compared.
+    """
+    place = comparison.environments.index(environment)
+    times, points = common_times(comparison, [row.entries[place] for row in (first, other)])
+    if points < comparison.consecutive:
+        return {"value": None, "interval": None, "why": f"{points} common evaluations", "points": points}
+    ranks = -times[0], -times[1]
+    has_interval = first.has_interval and other.has_interval
+    interval = comparisons.improvement_interval(*ranks) if has_interval else None
+    return _estimate(comparisons.probability_of_improvement(*ranks), interval) | {"points": points}

@@ -18,6 +18,7 @@ from shoal.disk.json_files import read_number, report_wrong_types, to_jsonable
 from shoal.disk.search_files import SWEEP
 from shoal.engine.population.members import ENVIRONMENT
 from shoal.envs import registry
+from shoal.ops import curves
 from shoal.reporting.metrics_table import FIRST
 from shoal.reporting.records import read
 from shoal.reporting.run_record import RETURN, RunRecord
@@ -225,7 +226,7 @@ def read_entry(source: Source, metric: str) -> Entry:
         scores=np.where(failed, -np.inf, scores),
         failed=failed,
         steps=steps.astype(np.float64),
-        curves=_with_failures(table, failed),
+        curves=curves.with_failures(table, np.flatnonzero(failed)),
         trained=int(steps[-1]) if has_stopped else run.steps,
         evaluation=_evaluation_of(run.config),
         caveat=source.caveat,
@@ -252,15 +253,6 @@ def _stop(run: RunRecord, table: np.ndarray, failed: np.ndarray) -> int:
 def _why_none(run: RunRecord) -> str:
     has_never = run.config["run"].get("eval_every") == "never"
     return " (eval_every='never')" if has_never else "" if run.summary else " yet"
-
-
-def _with_failures(curves: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Return curves [P, seeds] in which seeds that failed have minus infinity after their last number."""
-    filled = np.array(curves)
-    for column in np.flatnonzero(failed):
-        finite = np.flatnonzero(np.isfinite(filled[:, column]))
-        filled[finite[-1] + 1 if finite.size else 0 :, column] = -np.inf
-    return filled
 
 
 def _notes_of(source: Source, stop: int | None) -> tuple[str, ...]:

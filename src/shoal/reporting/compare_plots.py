@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.ops import comparisons, curves, scores
-from shoal.reporting.compare_rows import Comparison, Row, times_to_score
+from shoal.ops import comparisons, scores
+from shoal.reporting.compare_inputs import Entry
+from shoal.reporting.compare_rows import Comparison, Row, shared_curves, times_to_score
 from shoal.show import figures
 from shoal.show.figures import DASHES, PALETTE, TEXT, format_steps
 
@@ -29,7 +30,8 @@ class Curve(NamedTuple):
 def plot_comparison(path: Path, comparison: Comparison) -> None:
     """Write the PNG: a panel of curves for each environment, profiles, and sample efficiency.
 
-    Intervals are pointwise, and only of rows that have them. Curves are drawn where every run has an evaluation.
+    Intervals are pointwise, and only of rows that have them. Each curve has the evaluations of its own run; sample
+    efficiency in several environments is drawn by those that all have.
     """
     places = range(len(comparison.environments))
     has_curves = all(len(entry.steps) for row in comparison.rows for entry in row.entries)
@@ -59,15 +61,23 @@ def _statistic(comparison: Comparison) -> str:
 def _draw_environment(axes: Any, comparison: Comparison, place: int) -> None:
     environment = comparison.environments[place]
     tables = [row.entries[place] for row in comparison.rows]
-    grid, values = shared_curves([(x.steps, x.curves) for x in tables])
-    lines = [
-        iqm_curve(np.minimum(grid, entry.steps[-1]), x, row)
-        for entry, x, row in zip(tables, values, comparison.rows, strict=True)
-    ]
+    lines = [iqm_curve(x.steps, x.curves, row) for x, row in zip(tables, comparison.rows, strict=True)]
     _draw(axes, comparison.rows, lines)
+    _mark_failures(axes, tables)
     _label_steps(axes, f"{comparison.metric_label}: {_statistic(comparison)}", environment)
     if comparison.target is not None:
         axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
+
+
+def _mark_failures(axes: Any, tables: Sequence[Entry]) -> None:
+    """Mark the last evaluation of each seed that failed."""
+    for place, entry in enumerate(tables):
+        known = [
+            (k, np.flatnonzero(np.isfinite(entry.curves[:, k]))[-1:]) for k in np.flatnonzero(entry.failed)
+        ]
+        ends = [(entry.steps[row], entry.curves[row, k]) for k, rows in known for row in rows]
+        if ends:
+            axes.plot(*zip(*ends, strict=True), "x", color=PALETTE[place % len(PALETTE)], markersize=6)
 
 
 def _draw_efficiency(axes: Any, comparison: Comparison) -> None:
@@ -76,7 +86,7 @@ def _draw_efficiency(axes: Any, comparison: Comparison) -> None:
     tables: list[list[np.ndarray]] = [[] for _ in comparison.rows]
     for place, environment in enumerate(comparison.environments):
         entries = [row.entries[place] for row in comparison.rows]
-        grid, values = shared_curves([(x.steps, x.curves) for x in entries])
+        grid, values = shared_curves(entries)
         nearest = np.searchsorted(grid, share * grid[-1] * (1 + 1e-12), side="right") - 1
         for table, x in zip(tables, values, strict=True):
             table.append(comparison.normalise(x, environment)[np.maximum(nearest, 0)])
@@ -87,7 +97,7 @@ def _draw_efficiency(axes: Any, comparison: Comparison) -> None:
     _draw(axes, comparison.rows, lines)
     _label(
         axes,
-        "share of the environment steps",
+        "share of the environment steps that all have",
         f"normalised score: {_statistic(comparison)}",
         "Sample efficiency",
     )
@@ -98,7 +108,7 @@ def _draw_reached(axes: Any, comparison: Comparison, place: int) -> None:
     lines = []
     for row in comparison.rows:
         entry = row.entries[place]
-        times, has_reached = times_to_score(comparison, entry)
+        _, times, has_reached = times_to_score(comparison, entry)
         x = np.unique([0.0, *times[has_reached], entry.steps[-1]])
         y = np.array([np.mean(has_reached & (times <= step)) for step in x])
         lines.append(Curve(x, y, np.full(len(x), np.nan), np.full(len(x), np.nan)))
@@ -117,22 +127,6 @@ def _draw_profiles(axes: Any, comparison: Comparison) -> None:
     axes.set_ylim(-0.03, 1.03)
     kind = "normalised score" if comparison.is_normalised else comparison.metric_label
     _label(axes, f"{kind} τ", "share of seeds with a score above τ", "Performance profile")
-
-
-def shared_curves(
-    tables: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
-
-    Args:
-      tables: steps [P] and values [P, seeds] of each run.
-    Returns:
-      the grid [G], and values [G, seeds] of each run.
-    """
-    grid = curves.common_grid([steps for steps, _ in tables])
-    values = [curves.on_grid(grid, steps, x) for steps, x in tables]
-    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0)
-    return grid[is_shared], [x[is_shared] for x in values]
 
 
 def iqm_curve(x: np.ndarray, values: np.ndarray, row: Row) -> Curve:

@@ -1,7 +1,7 @@
 """Rows of a comparison: groups of runs with their scores, and what is asked of them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Comparison:
     Attributes:
       bounds: of the scores of each environment, by which they are normalised; None where they are not known.
       target: the score to which steps are counted; None for none. Normalised where there are several environments.
-      consecutive: the number of evaluations in a row that must reach it.
+      consecutive: the number of evaluations of a run in a row that must reach it.
     """
 
     rows: tuple[Row, ...]
@@ -84,27 +84,41 @@ class Comparison:
         return low + self.target * (high - low)
 
 
-def grid_of(comparison: Comparison, environment: str) -> np.ndarray:
-    """Return the steps at which the curves of an environment are compared."""
-    return curves.common_grid([entry.steps for entry in entries_in(comparison, environment)])
+def times_to_score(comparison: Comparison, entry: Entry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute the steps between which each seed reaches the target, by its own evaluations, and whether it does.
 
-
-def entries_in(comparison: Comparison, environment: str) -> list[Entry]:
-    """Return the entry of each row in an environment."""
-    place = comparison.environments.index(environment)
-    return [row.entries[place] for row in comparison.rows]
-
-
-def times_to_score(comparison: Comparison, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the steps at which each seed reaches the target, or until which it was observed, and whether it does.
-
-    A seed that failed never reaches it: its time is infinite. A point of the grid that is after the last evaluation of
-    a run stands for that evaluation.
+    One that does not has the steps until which it was observed. A seed that failed never reaches it: its steps are
+    infinite.
     """
-    grid = grid_of(comparison, entry.environment)
-    values = curves.on_grid(grid, entry.steps, entry.curves)
     target = comparison.target_in(entry.environment)
-    times = curves.steps_to_score(grid, values, target, comparison.consecutive)
+    before, times = curves.steps_to_score(entry.steps, entry.curves, target, comparison.consecutive)
     has_reached = np.isfinite(times) & ~entry.failed
-    # Of a seed that does not reach it the time is infinite too, and so becomes that of the last evaluation.
-    return np.where(entry.failed, np.inf, np.minimum(times, entry.steps[-1])), has_reached
+    end = np.where(entry.failed, np.inf, entry.steps[-1])
+    return np.where(has_reached, before, end), np.where(has_reached, times, end), has_reached
+
+
+def shared_curves(entries: Sequence[Entry]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
+
+    Whoever looks more often finds a high score sooner, and whoever looks longer finds more of them: see
+    `curves.common_grid`.
+
+    Returns:
+      the grid [G], and values [G, seeds] of each run.
+    """
+    grid = curves.common_grid([entry.steps for entry in entries])
+    values = [curves.on_grid(grid, entry.steps, entry.curves) for entry in entries]
+    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0)
+    return grid[is_shared], [x[is_shared] for x in values]
+
+
+def common_times(comparison: Comparison, entries: Sequence[Entry]) -> tuple[list[np.ndarray], int]:
+    """Compute the steps at which the seeds of each entry reach the target by the evaluations that all have.
+
+    Returns:
+      steps of the seeds of each, infinite for one that does not reach it there; and the number of these evaluations.
+    """
+    grid, tables = shared_curves(entries)
+    target = comparison.target_in(entries[0].environment)
+    found = [curves.steps_to_score(grid, x, target, comparison.consecutive)[1] for x in tables]
+    return [np.where(x.failed, np.inf, steps) for x, steps in zip(entries, found, strict=True)], len(grid)

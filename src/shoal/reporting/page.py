@@ -213,13 +213,14 @@ def _numbers(curve: LearningCurve) -> Markup:
 
 def to_data(curve: LearningCurve) -> dict[str, Any]:
     """Return a curve as the page's script reads it."""
-    has_interval = np.isfinite(curve.low).any()
+    has_interval = np.isfinite(curve.low) & np.isfinite(curve.high)
+    low, high = (np.where(has_interval, end, np.nan) for end in (curve.low, curve.high))
     return {
         "name": curve.name or curve.description,
         "steps": curve.steps.tolist(),
         "middle": _rounded(curve.middle),
-        "low": _rounded(curve.low) if has_interval else None,
-        "high": _rounded(curve.high) if has_interval else None,
+        "low": _rounded(low) if has_interval.any() else None,
+        "high": _rounded(high) if has_interval.any() else None,
         "lines": [
             {"name": name, "values": _rounded(x), "failed": name in curve.failed}
             for name, x in curve.lines.items()

@@ -88,8 +88,8 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
         facts.append(("Best member", f"seed {best['seed']}: {format_number(best['score'])}"))
     if isinstance(record, RunRecord):
         values, failed = record.scores()
-        if not record.config.get("variants") and len(sound := values[~failed & np.isfinite(values)]):
-            facts.append(("Worst seed", format_number(float(sound.min()))))
+        if not record.config.get("variants") and len(known := values[~np.isnan(values)]):
+            facts.append(("Worst seed", format_number(float(known.min()))))
         if failed.any():
             facts.append(("Failed", f"{int(failed.sum())} of {len(failed)}"))
     if summary.get("steps_per_second"):

@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors
-from shoal.disk.directory import CONFIG, PROGRESS, SUMMARY, RunDirectory
+from shoal.disk.directory import CONFIG, PROGRESS, SUMMARY, RunDirectory, restore_scores
 from shoal.disk.json_files import read_json, read_number, report_wrong_types
 from shoal.disk.lock import is_held
 from shoal.disk.metrics_file import METRICS, first_row, last_row
@@ -30,7 +30,7 @@ class MemberScores(NamedTuple):
     """The scores of the members of a run, each [members].
 
     Attributes:
-      values: a member that failed has that of its last sound policy, NaN where there is none.
+      values: minus infinity of a member that failed; NaN where there is none.
       failed: whether a member was not trained to the end, since a number was not finite.
     """
 
@@ -45,7 +45,8 @@ class Score(NamedTuple):
       iqm: the interquartile mean over seeds.
       interval: its 95% bootstrap interval; None where there are too few seeds.
       label: of the best setting, where there are several.
-      failed: the number of its seeds that failed, each of which counts as minus infinity.
+      failed: the number of its seeds that failed, each of which counts as minus infinity, or of several settings as the
+        worst score of all.
     """
 
     iqm: float
@@ -201,16 +202,15 @@ class RunRecord(Described):
         Raises:
           ShoalError: as `evaluations`.
         """
-        values = self._final_values(metric)
-        if values is not None:
-            return MemberScores(values, self._failed_members())
-        table = (self._returns if metric == RETURN else self.evaluations(metric))[1]
-        if not len(table):
-            return MemberScores(np.full(len(self.members), np.nan), self._failed_members())
-        failed = self._failed_members()
-        if not self.config.get("halving"):  # where members that were stopped have no numbers either
-            failed |= np.isnan(table[-1])
-        return MemberScores(with_last_scores(table, range(len(self.members)))[-1], failed)
+        values, failed = self._final_values(metric), self._failed_members()
+        if values is None:
+            table = (self._returns if metric == RETURN else self.evaluations(metric))[1]
+            if self.config.get("halving"):  # members that were stopped have their last numbers
+                table = with_last_scores(table, range(len(self.members)))
+            elif len(table):
+                failed |= np.isnan(table[-1])
+            values = table[-1] if len(table) else np.full(len(self.members), np.nan)
+        return MemberScores(np.where(failed, -np.inf, values), failed)
 
     @functools.cached_property
     def score(self) -> Score | None:
@@ -283,30 +283,23 @@ class RunRecord(Described):
         failed = self._failed_members()
         if not part or failed.all():
             return None
-        if label or not failed.any():
-            return score_of(part, label, len(entry.get("failed", ())) if label else 0)
-        return self._score_with_failures(np.where(failed, -np.inf, self.scores().values))
-
-    def _score_with_failures(self, values: np.ndarray) -> Score:
-        """Compute the score of seeds of which some are minus infinity."""
-        with np.errstate(invalid="ignore"):
-            iqm = float(scores.iqm(values))
-        return Score(iqm, scores.score_interval(values), failed=int(np.isneginf(values).sum()))
+        return score_of(part, label, len(entry.get("failed", ())) if label else int(failed.sum()))
 
     def _score_so_far(self) -> Score | None:
         """Compute the score of the last evaluation of a run that has not finished."""
-        last = (self.progress or {}).get("last_evaluation")
-        steps, table = self._returns
-        if last and not self.config.get("variants") and len(steps) and last["step"] == steps[-1]:
-            return score_of(last)
         values, failed = self.scores()
+        if not len(self._returns[0]) or failed.all():
+            return None
+        if not self.config.get("variants"):
+            last = (self.progress or {}).get("last_evaluation")
+            if last and last["step"] == self._returns[0][-1]:
+                return score_of(last, failed=int(failed.sum()))
+            return Score(float(scores.iqm(values)), scores.score_interval(values), failed=int(failed.sum()))
         by_label: dict[str, list[float]] = {}
         for member, value, has_failed in zip(self.members, values, failed, strict=True):
             by_label.setdefault(member.label, []).append(math.nan if has_failed else value)
-        if not len(table) or failed.all():
-            return None
         label, best = next(iter(scores.rank_settings(by_label).items()))
-        return Score(best.iqm, scores.score_interval(np.asarray(best.scores)), label)
+        return Score(best.iqm, scores.score_interval(np.asarray(best.scores)), label, best.failures)
 
 
 def read_run(path: Path) -> RunRecord:
@@ -318,7 +311,10 @@ def read_run(path: Path) -> RunRecord:
     config = read_json(path / CONFIG)
     with report_wrong_types(str(path / CONFIG)):
         members = members_of_config(config)
-        record = RunRecord(path, config, read_if(path / SUMMARY), read_if(path / PROGRESS), members)
+        summary, progress = (
+            found and restore_scores(found) for found in map(read_if, (path / SUMMARY, path / PROGRESS))
+        )
+        record = RunRecord(path, config, summary, progress, members)
         _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
         return record
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,7 +201,9 @@ def evaluate_run(
     tell(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )
-    results |= _evaluate_each(policies, episodes, consecutive, episodes_file, **settings)
+    # Where each has failed its policy was asked for by name, or is of a checkpoint.
+    places = [k for k, name in enumerate(policies) if name in failed] if len(failed) < len(policies) else ()
+    results |= _evaluate_each(policies, episodes, consecutive, episodes_file, failed=places, **settings)
     if trained_in.evolution.tuned:  # members that copied each other are no sample of runs
         results["interval"] = None
     if plot:
@@ -290,9 +292,13 @@ def _evaluate_each(
     file: str | Path,
     *,
     greedy: bool,
+    failed: Collection[int] = (),
     **settings: Any,
 ) -> dict[str, Any]:
-    """Build the result of `evaluate_run` for the policies of a run's seeds; write that of each episode to a file."""
+    """Build the result of `evaluate_run` for the policies of a run's seeds; write that of each episode to a file.
+
+    `failed` are the places of policies of seeds that failed, which have a return, and no score.
+    """
     max_steps = min(MAX_STEPS * consecutive, arguments.LARGEST_INDEX)
     settings |= {"consecutive": consecutive, "max_steps": max_steps, "per_episode": file != ""}
     metrics = {
@@ -309,7 +315,7 @@ def _evaluate_each(
         "episodes": episodes,
         "max_steps": max_steps,
         "metrics": metrics,
-        **score_statistics([x["return_mean"] for x in metrics.values()]),
+        **score_statistics([x["return_mean"] for x in metrics.values()], failed),
         "by_episode": statistics_by_episode(list(metrics.values())),
     }
 

@@ -56,7 +56,7 @@ class TrainedRun:
         seeds, score = self.summary["seeds"], self.summary["absolute"] or self.summary["final"]
         if score is None:
             result = "not evaluated"
-        elif score["iqm"] is None or not np.isfinite(score["iqm"]):
+        elif score["iqm"] is None or np.isnan(score["iqm"]):
             result = "no result"
         else:
             result = f"IQM {score['iqm']:.2f}{interval_text(score['interval'])}"
@@ -108,17 +108,23 @@ def _stopped_after(experiment: Experiment, members: Run) -> dict[str, int]:
     return {member.label: int(x) for member, stopped, x in rows if stopped}
 
 
-def _failures(experiment: Experiment, members: Run) -> dict[int, dict[str, Any]]:
+def _failures(
+    experiment: Experiment, trained: compiled_trainer.TrainedPopulation
+) -> dict[int, dict[str, Any]]:
     """Return the entry in a summary of each member that was not trained to the end, by its place.
 
-    `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy.
+    `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy;
+    the returns are those of the policies that it has, which are no scores.
     """
+    members = trained.population
     faults, evaluated = np.asarray(members.fault), np.asarray(members.evaluated.updates)
+    found = {"last_policy_return": trained.final, "best_policy_return": trained.absolute}
     return {
         k: {
             **experiment.members[k].columns,
             "update": int(faults[k]),
             "last_policy_step": int(evaluated[k]) * experiment.run.steps_per_update,
+            **{name: float(x["return_mean"][k]) for name, x in found.items() if x},
         }
         for k in failed_members(faults)
     }
@@ -163,12 +169,11 @@ def summarise(
     best = jax.device_get(trained.population.best.policy)
     environment = experiment.environment
     further: dict[str, Any] = {"name": run.name, "settings": differences(experiment)}
-    failed = _failures(experiment, trained.population)
+    failed = _failures(experiment, trained)
     if environment.num_agents > 1:
         further["agents"] = _agents(environment, steps)
     if run.score != "return_mean":
-        has_score = len(failed) < len(members)
-        further["score"] = chosen_score(run.score, trained.final, trained.absolute, has_score)
+        further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
     final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
     if trained.stopped:
         further["stopped"] = trained.stopped
@@ -189,7 +194,7 @@ def summarise(
         seconds={"import": import_seconds, **seconds._asdict()},
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
-        failed=list(failed.values()),
+        failed=failed,
         started_time=None if path is None else _started_time(path),
         command=command,
         evaluation={

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.engine.history import with_last_scores
 from shoal.engine.population.members import Members
-from shoal.ops import scores
+from shoal.ops import curves, scores
 from shoal.show import figures
 from shoal.show.figures import DASHES, GRID, PALETTE, TEXT, format_steps
 from shoal.show.markup import Markup, element
@@ -33,6 +32,7 @@ class Evaluations(NamedTuple):
       failed: the places of members that were not trained to the end.
       unit: the word for a member.
       is_independent: whether the members were trained independently, so that their mean has an interval.
+      worst: what a member that failed counts as at each point, [P]: beside other settings, the worst of them all.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Evaluations(NamedTuple):
     failed: tuple[int, ...] = ()
     unit: str = "seed"
     is_independent: bool = True
+    worst: np.ndarray | float = -np.inf
 
 
 class LearningCurve(NamedTuple):
@@ -49,7 +50,8 @@ class LearningCurve(NamedTuple):
 
     Attributes:
       steps: [P].
-      middle: the interquartile mean over members, one that failed counting with its last value; NaN if all failed.
+      middle: the interquartile mean over members, of which one that failed is the worst from its end on, so that this
+        may be minus infinity; NaN if all failed.
       low: of its pointwise 95% interval; NaN where there is none.
       lowest: of all members.
       lines: [P] by name, a line for each member, or quantiles of many.
@@ -83,6 +85,7 @@ def by_setting(
     for k, member in enumerate(members):
         places.setdefault(member.label, []).append(k)
     unit = "member" if is_pbt else "seed"
+    known = np.where(np.isfinite(values), values, np.inf).min(axis=1, initial=np.inf)
     return {
         label: Evaluations(
             label,
@@ -92,6 +95,7 @@ def by_setting(
             tuple(column for column, k in enumerate(own) if k in failed),
             unit,
             not is_pbt,
+            np.where(np.isfinite(known), known, np.nan) if len(places) > 1 else -np.inf,
         )
         for label, own in places.items()
     }
@@ -103,15 +107,17 @@ def prepare(found: Evaluations) -> LearningCurve:
     rows = np.unique(np.linspace(0, points - 1, min(points, MAX_POINTS)).round().astype(int))
     values = found.values[rows]
     have_all_failed = len(found.failed) == count
-    filled = values if have_all_failed else with_last_scores(values, found.failed)
+    filled = curves.with_failures(values, () if have_all_failed else found.failed)
+    worst = np.broadcast_to(found.worst, len(found.steps))[rows, None]
+    filled = np.where(np.isneginf(filled), worst, filled)
     statistics = np.full((5, len(rows)), np.nan)  # in the order of the fields
     for column, row in enumerate(filled):
-        finite = row[np.isfinite(row)]
-        if finite.size:
+        known = row[~np.isnan(row)]
+        if known.size:
             has_interval = found.is_independent and not have_all_failed
-            interval = _interval(finite) if has_interval else (np.nan, np.nan)
-            mean = np.nan if have_all_failed else scores.iqm(finite)
-            statistics[:, column] = mean, *interval, finite.min(), finite.max()
+            interval = _interval(known) if has_interval else (np.nan, np.nan)
+            mean = np.nan if have_all_failed else scores.iqm(known)
+            statistics[:, column] = mean, *interval, known.min(), known.max()
     description = f"{count:,} {found.unit}{'s' * (count != 1)}"
     if found.failed:
         description += f", of which {len(found.failed)} failed"
@@ -134,9 +140,9 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
     table = np.full((len(QUANTILES), len(values)), np.nan)
     for column, row in enumerate(values):
-        finite = row[np.isfinite(row)]
-        if finite.size:
-            table[:, column] = np.quantile(finite, list(QUANTILES.values()))
+        known = row[~np.isnan(row)]
+        if known.size:
+            table[:, column] = scores.quantiles(known, list(QUANTILES.values()))
     return dict(zip(QUANTILES, table, strict=True))
 
 
@@ -178,8 +184,14 @@ def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> N
     if with_lines and len(curve.lines) > 1:
         for line in curve.lines.values():
             axes.plot(curve.steps, line, alpha=0.3, linewidth=0.7, markevery=_lone_points(line), **style)
-    axes.fill_between(curve.steps, curve.low, curve.high, color=style["color"], alpha=0.2, linewidth=0)
+        ends = [(np.flatnonzero(np.isfinite(curve.lines[x]))[-1:], curve.lines[x]) for x in curve.failed]
+        for places, line in ends:
+            axes.plot(curve.steps[places], line[places], "x", color=style["color"], markersize=7)
+    has_band = np.isfinite(curve.low) & np.isfinite(curve.high)
+    band = {"where": has_band, "color": style["color"], "alpha": 0.2, "linewidth": 0}
+    axes.fill_between(curve.steps, curve.low, curve.high, **band)
     middle = curve.middle if len(curve.lines) > 1 else next(iter(curve.lines.values()))
+    middle = np.where(np.isfinite(middle), middle, np.nan)
     dashes = DASHES[place // len(PALETTE) % len(DASHES)]
     (line,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_lone_points(middle), **style)
     label = curve.name or curve.description

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.engine.history import with_last_scores
-from shoal.ops import scores
+from shoal.ops import curves, scores
 from shoal.show import figures
 from shoal.show.figures import COLOUR, COLOURS, TEXT, format_steps
 
@@ -24,8 +23,8 @@ def plot_learning_curve(
 ) -> None:
     """Write a PNG of returns against environment steps.
 
-    At each point the mean and its interval are of those that have a return there; one that failed counts from its end
-    on with its last return, and where all failed there is no mean.
+    At each point the mean and its interval are of those that have a return there; one that failed is from its end on
+    the worst there is, so that a mean may end, and where all failed there is none.
 
     Args:
       steps: environment steps of each seed at the points, [points].
@@ -73,7 +72,8 @@ def _plot_curve(
     axes: Any, steps: np.ndarray, returns: np.ndarray, unit: str = "seed", failed: Sequence[int] = ()
 ) -> None:
     count, has_mean = returns.shape[1], len(failed) < returns.shape[1]
-    curve, low, high = iqm_and_interval(with_last_scores(returns, failed) if has_mean else returns)
+    rows = iqm_and_interval(curves.with_failures(returns, failed if has_mean else ()))
+    curve, low, high = (np.where(np.isfinite(row), row, np.nan) for row in rows)
     marker = "o" if len(steps) < 2 else None  # a line through one point shows nothing
     if count > 1:
         axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
@@ -87,6 +87,7 @@ def _plot_curve(
         axes.plot(*zip(*points, strict=True), "x", color=COLOURS[1], markersize=7, label=name)
     name = f"interquartile mean of {count} {unit}s" if count > 1 else f"one {unit}"
     if has_mean or count == 1:
+        marker = "o" if np.isfinite(curve).sum() < 2 else None
         axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
 
     axes.set_xlabel("environment steps of each seed", color=TEXT)
@@ -99,12 +100,12 @@ def _plot_curve(
 def iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the IQM and the ends of its interval at each point, over the seeds that have a return there.
 
-    The ends are NaN where there are too few seeds for an interval.
+    The ends are NaN where there are too few seeds for an interval; all may be minus infinity, as returns may.
     """
     rows = np.full((3, len(returns)), np.nan)
     for column, row in enumerate(returns):
-        finite = row[np.isfinite(row)]
-        if finite.size:
-            interval = scores.score_interval(finite)
-            rows[:, column] = [scores.iqm(finite), *(interval or (np.nan, np.nan))]
+        known = row[~np.isnan(row)]
+        if known.size:
+            interval = scores.score_interval(known)
+            rows[:, column] = [scores.iqm(known), *(interval or (np.nan, np.nan))]
     return rows[0], rows[1], rows[2]

@@ -11,10 +11,10 @@ import numpy as np
 from shoal.disk.directory import RunDirectory
 from shoal.disk.metrics_file import Mark, MetricsWriter
 from shoal.disk.summary import interval_lines, interval_text, score_statistics
-from shoal.engine.history import Numbers, with_last_scores
+from shoal.engine.history import Numbers
 from shoal.engine.population.members import Member, Members, members_of
 from shoal.engine.run_config import RunConfig
-from shoal.ops import scores
+from shoal.ops import curves, scores
 from shoal.show import figures
 from shoal.show.companions import Companions
 from shoal.show.interim import InterimWriter
@@ -215,7 +215,7 @@ class Reporter:
         }
         if evaluations:
             step, returns = evaluations[-1]
-            progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist())}
+            progress["last_evaluation"] = {"step": step, **score_statistics(returns.tolist(), failed)}
         self.directory.save_progress(progress)
         if evaluations:
             with contextlib.suppress(Exception):  # the end of the run draws it again, and says why it cannot
@@ -250,13 +250,15 @@ def _copies(numbers: Numbers) -> Numbers:
 
 def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) -> tuple[np.ndarray, list[int]]:
     """Return the interquartile mean over the seeds of each setting, and the settings of which all seeds
-    failed; next to others a failed seed counts with its last return.
+    failed; next to others a failed seed counts as the worst of all members at each point.
 
     Returns:
       the means, [points, settings], NaN where no return is finite; and the indices of the settings.
     """
     columns, ended = [], []
-    filled = with_last_scores(returns, failed)
+    filled = curves.with_failures(returns, failed)
+    worst = np.min(filled, axis=1, where=np.isfinite(filled), initial=np.inf)
+    filled = np.where(np.isneginf(filled), worst[:, None], filled)
     for index, label in enumerate(dict.fromkeys(member.label for member in members)):
         places = [k for k, member in enumerate(members) if member.label == label]
         if set(places) <= set(failed):
@@ -333,12 +335,19 @@ def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for each seed that was not trained to the end, and one if none was."""
     lines = [
         f"  failed          {Member(x['seed'], x.get('label', '')).name}: a number was not finite in update "
-        f"{x['update']}; its last policy is that of step {x['last_policy_step']:,}"
+        f"{x['update']}; its last policy is that of step {x['last_policy_step']:,}{_policy_returns(x)}"
         for x in summary.get("failed", ())
     ]
     if have_all_failed(summary):
         lines.append("  none was trained to the end, so that there is no best policy")
     return lines
+
+
+def _policy_returns(entry: Mapping[str, Any]) -> str:
+    """Say what the policies of a seed that failed return, which is no score of it."""
+    texts = {"last": " and returns {:.2f}", "best": "; its best one returns {:.2f}"}
+    found = {text: entry.get(f"{which}_policy_return") for which, text in texts.items()}
+    return "".join(text.format(x) for text, x in found.items() if x is not None and np.isfinite(x))
 
 
 def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
@@ -403,9 +412,10 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
-    """Return a line that names the seeds whose returns are not finite; none where all are."""
+    """Return a line that names the seeds whose returns are not finite, besides those that failed; none for none."""
     found = [_with_nan(summary[name])["returns"] for name in ("absolute", "final") if summary[name]]
-    is_finite = np.asarray(np.isfinite(np.reshape(found, (-1, len(summary["seeds"])))).all(axis=0))
+    values = np.reshape(found, (-1, len(summary["seeds"])))
+    is_finite = np.all(np.isfinite(values) | np.isneginf(values), axis=0).tolist()
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     if seeds and "members" in summary:
         return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]

@@ -315,24 +315,60 @@ def test_series_of_a_run(seeds, labels, expected):
 
 
 def test_numbers_of_many_members_are_robust_means_and_quantiles(tmp_path):
-    """With members that have failed: each counts with its last number, as in the picture of the run."""
+    """A member that failed beside other settings has the worst of all evaluations, and no other number."""
     run, logger = Directory(tmp_path / "run", seeds=10, labels=("a", "b")), Recorder()
-    generator = np.random.default_rng(0)
-    table = generator.normal(size=(3, 20))
-    shown = table.copy()
+    shown = np.random.default_rng(0).normal(size=(3, 20))
     shown[1:, 4], shown[2, 17], shown[:, 9] = np.nan, np.nan, np.nan
-    table[1:, 4], table[2, 17] = table[0, 4], table[1, 17]
     for step, values in enumerate(shown):
-        run.add(step, [None if math.isnan(x) else x for x in values], kind="evaluation", name="return_mean")
+        numbers = [None if math.isnan(x) else x for x in values]
+        run.add(step, numbers, kind="evaluation", name="return_mean")
+        run.add(step, numbers, kind="train", name="policy_loss")
     follow(run, logger)
-    for step, values in enumerate(table):
-        by_name = {name: numbers for name, own, numbers in logger.received if own == step}
-        alive = np.delete(values, 9)
-        for name, part in {"a": alive[:9], "b": alive[9:], "all": alive}.items():
-            numbers = by_name[name]
-            assert numbers["evaluation/return_mean"] == scores.iqm(part)
-            assert numbers["evaluation/return_mean_p90"] == np.quantile(part, 0.9)
-        assert by_name["all"]["evaluation/steps_per_second"] > 0
+    for step, (values, failed) in enumerate(zip(shown, ((1, 0), (2, 0), (2, 1)), strict=True)):
+        received = [(name, numbers) for name, own, numbers in logger.received if own == step]
+        returns, losses = dict(received[:3]), dict(received[3:])
+        worst = np.where(np.isnan(values), np.nanmin(values), values)
+        for name, places in {"a": slice(10), "b": slice(10, 20), "all": slice(20)}.items():
+            numbers, known = returns[name], values[places][~np.isnan(values[places])]
+            assert numbers["evaluation/return_mean"] == scores.iqm(worst[places])
+            assert numbers["evaluation/return_mean_p90"] == np.quantile(worst[places], 0.9)
+            count = {"a": failed[0], "b": failed[1], "all": sum(failed)}[name]
+            assert numbers["evaluation/failed"] == losses[name]["train/failed"] == count
+            assert losses[name]["train/policy_loss"] == scores.iqm(known)
+            assert losses[name]["train/policy_loss_p90"] == np.quantile(known, 0.9)
+        assert returns["all"]["evaluation/steps_per_second"] > 0
+
+
+def test_a_setting_that_failed_whole_has_no_number(tmp_path):
+    """It is not counted among all; quantiles of which one is minus infinity are numbers of members."""
+    run, logger = Directory(tmp_path / "run", seeds=10, labels=("a", "b")), Recorder()
+    run.add(1, [None] * 10 + [2.0] * 9 + [None], kind="evaluation", name="return_mean")
+    follow(run, logger)
+    by_name = {name: numbers["evaluation/return_mean"] for name, _, numbers in logger.received}
+    assert math.isnan(by_name["a"]) and by_name["b"] == by_name["all"] == 2.0
+    alone, logger = Directory(tmp_path / "alone", seeds=MOST_MEMBERS + 4), Recorder()
+    alone.add(1, [None] * 3 + list(range(MOST_MEMBERS + 1)), kind="evaluation", name="return_mean")
+    follow(alone, logger)
+    numbers = logger.received[0][2]
+    assert numbers["evaluation/failed"] == 3
+    assert [numbers[f"evaluation/return_mean_{x}"] for x in ("p10", "p50", "p90")] == [-math.inf, 6.0, 14.0]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "halving", "expected"), [(3, False, -math.inf), (10, False, 1), (3, True, 4)]
+)
+def test_failures_beyond_a_quarter_leave_no_score(tmp_path, seeds, halving, expected):
+    """What halving stopped has not failed, and counts with its last numbers."""
+    run, logger = Directory(tmp_path / "run", seeds=seeds), Recorder()
+    if halving:
+        (run.path / "config.json").write_text(json.dumps(config(seeds) | {"halving": {"factor": 2}}))
+    for step, value in enumerate((10.0, None)):
+        run.add(step, [value, *[1.0] * (seeds - 1)], kind="evaluation", name="return_mean")
+    follow(run, logger)
+    by_name = {name: numbers for name, step, numbers in logger.received if step == 1}
+    assert by_name["all"]["evaluation/return_mean"] == expected
+    assert by_name["all"].get("evaluation/failed") == (None if halving else 1)
+    assert math.isnan(by_name["seed 3"]["evaluation/return_mean"])
 
 
 def test_numbers_of_exchanges_lie_deeper(tmp_path):

@@ -70,7 +70,8 @@ class Follower:
         names = CLEANRL_NAMES if keys == "cleanrl" else {}
         further = cleanrl_names(self._config) if keys == "cleanrl" else {}
         self._run = LoggedRun(path, self._config, series_of(self._config), process, further)
-        self._aggregation = Aggregation(self._members, self._run.series, names)
+        has_halving = bool(self._config.get("halving"))
+        self._aggregation = Aggregation(self._members, self._run.series, names, has_halving)
         self._file = state_file(path, name)
         self._file.parent.mkdir(exist_ok=True)
         self._lock = FileLock(self._file.with_name(f".{self._file.stem}.lock"), preserve_lock_file=True)

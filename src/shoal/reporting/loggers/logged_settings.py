@@ -144,6 +144,7 @@ def result_numbers(summary: Mapping[str, Any] | None) -> dict[str, float]:
     summary = summary or {}
     found = {f"{part}/iqm": (summary.get(part) or {}).get("iqm") for part in ("final", "absolute")}
     found["steps_per_second"] = summary.get("steps_per_second")
+    found["failed"] = len(summary.get("failed", ())) or None
     return {name: float(x) for name, x in found.items() if x is not None}
 
 

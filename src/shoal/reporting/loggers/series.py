@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from shoal.disk.checkpoint_record import TIMES
 from shoal.engine.population.members import Members, members_of_config
 from shoal.ops import scores
 from shoal.reporting.loggers.logger import Series
 
 MOST_MEMBERS = 16  # that have a series each
 MOST_SETTINGS = 32
-QUANTILES = (("_p10", 0.1), ("_p50", 0.5), ("_p90", 0.9))
+FAILED = "failed"  # the name of the number of members that failed
+QUANTILES = {"_p10": 0.1, "_p50": 0.5, "_p90": 0.9}
+SCORES = ("evaluation/", "absolute/", "train/episode_return")  # what names of scores begin with
+SPEEDS = (*TIMES, "steps_per_second")  # entries of rows that are no member's own
 NO_NUMBERS = ("kind", "step", "updates", "seed", "label", "time", "parent")  # entries of rows
 
 # Names of CleanRL's charts, which Open RL Benchmark reads, by the names of Shoal's.
@@ -54,25 +58,34 @@ class Aggregation:
     """Numbers of the series of a run, from the rows of all its members at one point.
 
     The number of a series of several members is their interquartile mean; in a large population its 10%, 50% and 90%
-    quantiles are there too. A member that has failed counts with its last number of each name.
+    quantiles are there too. A member that has failed is the worst there is in evaluations and returns, or of several
+    settings the worst of all, and has no other number; how many have failed is a number too. One that halving stopped
+    counts with its last numbers.
     """
 
-    def __init__(self, members: Members, series: Sequence[Series], names: Mapping[str, str]):
+    def __init__(
+        self, members: Members, series: Sequence[Series], names: Mapping[str, str], has_halving: bool = False
+    ):
         self._members, self._series, self._names = members, series, names
+        self._has_halving = has_halving
         self._last: dict[str, np.ndarray] = {}  # numbers by name, [members]
 
     def restarted(self) -> "Aggregation":
         """Return one that has seen no rows."""
-        return Aggregation(self._members, self._series, self._names)
+        return Aggregation(self._members, self._series, self._names, self._has_halving)
 
     def numbers(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Series, dict[str, float]]]:
         """Return the numbers of each series, given the rows of all members, in their order."""
         kind = rows[0]["kind"]
-        table = {
-            self._names.get(name, name): np.array([_number(row, key) for row in rows])
-            for key, name in _named(kind, rows[0])
-        }
-        yield from self._of_table(table)
+        table = {name: np.array([_number(row, key) for row in rows]) for key, name in _named(kind, rows[0])}
+        if self._has_halving:
+            yield from self._of_table({name: self._filled(name, x) for name, x in table.items()}, table)
+            return
+        own = [x for name, x in table.items() if name.partition("/")[2] not in SPEEDS]
+        has_failed = np.zeros(len(rows), bool)
+        if own and kind != "exchange":
+            has_failed |= np.isnan(own).all(axis=0)
+        yield from self._of_table(_with_failures(self._members, table, has_failed), table)
 
     def absolute(self, summary: Mapping[str, Any]) -> Iterator[tuple[Series, dict[str, float]]]:
         """Return the numbers of the evaluation of the best policies at a run's end; none where there was none."""
@@ -83,24 +96,51 @@ class Aggregation:
             if isinstance(values, list) and len(values) == count
         }
         if found:
-            yield from self._of_table(found)
+            failed = {(x["seed"], x.get("label", "")) for x in summary.get("failed", ())}
+            has_failed = np.array([(x.seed, x.label) in failed for x in self._members])
+            found = {name: np.where(has_failed, math.nan, values) for name, values in found.items()}
+            yield from self._of_table(_with_failures(self._members, found, has_failed), found)
 
-    def _of_table(self, table: Mapping[str, np.ndarray]) -> Iterator[tuple[Series, dict[str, float]]]:
-        filled = {name: self._filled(name, values) for name, values in table.items()}
+    def _of_table(
+        self, counted: Mapping[str, np.ndarray], table: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[Series, dict[str, float]]]:
+        """Return the numbers of each series: of a member those of a table, of several those that count."""
         for series in self._series:
             if series.kind == "member":
                 places = [k for k, x in enumerate(self._members) if (x.seed, x.label) == series[2:4]]
-                yield series, {name: float(values[places[0]]) for name, values in table.items()}
+                numbers = {name: float(values[places[0]]) for name, values in table.items()}
             else:
                 places = [k for k, x in enumerate(self._members) if series.label in ("", x.label)]
-                chosen = {name: values[places] for name, values in filled.items()}
-                yield series, dict(_summarised(chosen, len(self._members) > MOST_MEMBERS))
+                chosen = {name: values[places] for name, values in counted.items()}
+                numbers = dict(_summarised(chosen, len(self._members) > MOST_MEMBERS))
+            yield series, {self._names.get(name, name): x for name, x in numbers.items()}
 
     def _filled(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return numbers of members with their last ones in the place of NaN."""
         last = self._last.get(name, values)
         self._last[name] = np.where(np.isfinite(values), values, last)
         return self._last[name]
+
+
+def _with_failures(
+    members: Members, table: Mapping[str, np.ndarray], has_failed: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return a table with the worst of each score for members that failed, and with their number.
+
+    The worst there is, or that of all members where there are several settings; none for a setting that failed whole.
+    """
+    surviving = {x.label for x, failed in zip(members, has_failed, strict=True) if not failed}
+    has_whole_failed = np.array([x.label not in surviving for x in members])
+    has_settings, found = len({x.label for x in members}) > 1, {}
+    for name, values in table.items():
+        known = values[~has_failed & ~np.isnan(values)]
+        worst = known.min(initial=np.inf) if has_settings and known.size else -np.inf
+        is_score = name.startswith(SCORES) and name.partition("/")[2] not in SPEEDS
+        counted = np.where(has_whole_failed, np.nan, np.where(has_failed, worst, values))
+        found[name] = counted if is_score else values
+    if np.any(has_failed):
+        found[f"{next(iter(table)).partition('/')[0]}/{FAILED}"] = has_failed.astype(np.float64)
+    return found
 
 
 def _named(kind: str, row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -120,13 +160,17 @@ def _number(row: Mapping[str, Any], path: Sequence[str]) -> float:
 
 
 def _summarised(table: Mapping[str, np.ndarray], with_quantiles: bool) -> Iterable[tuple[str, float]]:
-    """Return statistics over members; NaN where no number is finite."""
+    """Return statistics over members, of failures their number; NaN where there is no number."""
     for name, values in table.items():
-        finite = values[np.isfinite(values)]
-        yield name, float(scores.iqm(finite)) if finite.size else math.nan
+        known = values[~np.isnan(values)]
+        if name.endswith(f"/{FAILED}"):
+            yield name, float(known.sum())
+            continue
+        yield name, float(scores.iqm(known)) if known.size else math.nan
         if with_quantiles:
-            for suffix, share in QUANTILES:
-                yield f"{name}{suffix}", float(np.quantile(finite, share)) if finite.size else math.nan
+            shares = list(QUANTILES.values())
+            found = scores.quantiles(known, shares) if known.size else np.full(len(shares), math.nan)
+            yield from zip((f"{name}{suffix}" for suffix in QUANTILES), found.tolist(), strict=True)
 
 
 def cleanrl_names(config: Mapping[str, Any]) -> dict[str, Any]:
