@@ -569,7 +569,7 @@ def test_the_command(write_run, capsys, tmp_path, monkeypatch):
     assert command.main([*paths, "--json", "--target", "2"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["a", "b=1"]
     assert command.main([f"x={paths[0]}", f"y={paths[1]}", "--bounds", "CartPole-v1=0:5"]) == 0
-    assert "0.400" in capsys.readouterr().out
+    assert "0.40" in capsys.readouterr().out
     with pytest.raises(ShoalError, match="has no name"):
         command.main([paths[0], f"y={paths[1]}"])
     for word in ("CartPole-v1", "CartPole-v1=1", "CartPole-v1=a:b"):

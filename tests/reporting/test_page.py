@@ -201,7 +201,7 @@ def test_a_killed_run(make, write_run):
     path = write_run("killed", (4.0, 8.0), finished=False)
     text = make(path)
     assert "was interrupted, and can be resumed: its numbers are those so far" in text
-    assert "last evaluation" in text and ">6.00<" in text
+    assert "last evaluation" in text and ">6.000<" in text
     (path / "metrics.jsonl").unlink()
     text = make(path)
     assert "There is no score" in text and "<svg" not in text
@@ -247,7 +247,7 @@ def test_population_based_training(make, write_run):
         schedule={"member": 1, "ancestors": [], "schedule": schedule},
     )
     text = make(path)
-    assert "seed 1: 7.00" in text and "1e-06 to 1 (log), tuned" in text and ">0.25<" in text
+    assert "seed 1: 7.000" in text and "1e-06 to 1 (log), tuned" in text and ">0.25<" in text
     assert "they are one run" in text and "shoal pbt --replay" in text
     assert json.loads(Page(text).texts["script"][0])["charts"][0][0]["low"] is None  # has no interval
 
@@ -304,7 +304,7 @@ def test_runs_of_one_environment_share_axes(make, write_run):
     charts = json.loads(found.texts["script"][0])["charts"]
     assert [[curve["name"] for curve in curves] for curves in charts] == [["a", "b"], ["a (2)"]]
     table = found.texts["table"][0]
-    assert found.texts["caption"][0] == "Comparison of the runs" and "+5.00" in table
+    assert found.texts["caption"][0] == "Comparison of the runs" and "+5.0[+1.7, +8.3]" in table
     assert [x["href"] for x in found.attributes("a")] == ["#run-0", "#run-1", "#run-2"]
     assert {"run-0", "run-1", "run-2"} <= {x.get("id") for x in found.attributes("section")}
 
@@ -319,7 +319,7 @@ def test_one_run_that_cannot_be_compared_leaves_the_others(make, write_run):
     empty = write_run("empty", summary={"absolute": None, "final": None})
     write_rows(empty, [])
     text = make([empty, write_run("a"), write_run("b", (2.0, 4.0))])
-    assert "empty is not compared with the others: run" in text and ">+1.00<" in text
+    assert "empty is not compared with the others: run" in text and ">+1.000<" in text
 
 
 def test_films_are_in_the_page_up_to_a_size(make, write_run):

@@ -24,7 +24,7 @@ from shoal.reporting.sweep_record import SweepRecord
 from shoal.show.figures import PALETTE
 from shoal.show.learning_curves import MAX_POINTS, LearningCurve, prepare, to_svg
 from shoal.show.markup import Markup, element, join, table, void
-from shoal.show.run_html import format_number
+from shoal.show.run_html import number_cells
 
 # Nothing is fetched and nothing is sent: the one script is named by its hash, films and pictures are within the page.
 POLICY = (
@@ -202,8 +202,7 @@ def _numbers(curve: LearningCurve) -> Markup:
     head = ("environment steps", "IQM", "low", "high", "worst", "best")
     columns = (curve.middle, curve.low, curve.high, curve.lowest, curve.highest)
     rows = [
-        [f"{step:,}", *(format_number(x) for x in row)]
-        for step, *row in zip(curve.steps, *columns, strict=True)
+        [f"{step:,}", *number_cells(row, row[1:3])] for step, *row in zip(curve.steps, *columns, strict=True)
     ]
     caption = (
         f"Evaluations of {curve.name or curve.description}; low and high are the ends of the 95% interval"

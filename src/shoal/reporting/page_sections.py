@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.numbers import format_interval, format_number
 from shoal.disk.json_files import read_json, report_wrong_types
 from shoal.ops import scores
 from shoal.reporting.page_files import films_of, inline, pictures_of
@@ -15,7 +16,7 @@ from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
 from shoal.show.markup import Markup, element, join, table
 from shoal.show.progress import format_duration
-from shoal.show.run_html import format_interval, format_number, members_table, returns_of, settings_table
+from shoal.show.run_html import members_table, returns_of, settings_table
 
 OPEN_ROWS = 20  # of a table; a longer one is folded
 MAX_RANKED = 100  # settings of a sweep in its table
@@ -81,7 +82,7 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
         ("Steps of each", f"{record.steps:,}"),
     ]
     if score is not None:
-        facts.append(("Score (IQM)", format_number(score.iqm)))
+        facts.append(("Score (IQM)", format_number(score.iqm, score.interval)))
         if score.interval:
             facts.append(("95% interval", format_interval(score.interval)))
     if record.kind == "pbt" and (best := summary.get("best")):
@@ -89,7 +90,7 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
     if isinstance(record, RunRecord):
         values, failed = record.scores()
         if not record.config.get("variants") and len(sound := values[~failed & np.isfinite(values)]):
-            facts.append(("Worst seed", format_number(float(sound.min()))))
+            facts.append(("Worst seed", format_number(float(sound.min()), score and score.interval)))
         if failed.any():
             facts.append(("Failed", f"{int(failed.sum())} of {len(failed)}"))
     if summary.get("steps_per_second"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.numbers import format_estimate
 from shoal.disk.json_files import report_wrong_types
 from shoal.reporting import records
 from shoal.reporting.records import DamagedRecord, Record
@@ -171,10 +172,7 @@ def _largest_first(value: float) -> tuple[bool, float]:
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    score = "" if math.isnan(entry.score) else f"{entry.score:.2f}"
-    if entry.interval is not None:
-        low, high = entry.interval
-        score += f" [{low:.2f}, {high:.2f}]"
+    score = "" if math.isnan(entry.score) else format_estimate(entry.score, entry.interval).replace("  ", " ")
     score += f" ({entry.failed} failed)" if entry.failed else ""
     is_damaged = entry.state == "damaged"
     values = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.numbers import format_number
 from shoal.search.distributions import Between, Choice, is_same
 from shoal.search.ranking import Importance, Ranked
 from shoal.search.space import Space, format_value
@@ -278,7 +279,7 @@ def _draw_score_axis(axes: Any, place: int, norm: Any, label: str) -> None:
 
 
 def _format_score(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return format_number(value)
 
 
 def plot_importances(path: Path, found: Sequence[Importance], title: str) -> None:

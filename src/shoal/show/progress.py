@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from shoal.base.numbers import format_number
+
 LINE_INTERVAL_SECONDS = 5.0  # between two plain lines, at least
 LINE_INTERVAL_SHARE = 0.01  # and of the time since the first: a run of ten hours has a line every six minutes
 CLEAR_LINE = "\r\x1b[2K"  # moves to the start of a terminal's line and clears it
@@ -66,7 +68,8 @@ class Progress:
         if self._silent:
             return
         numbers = [f"{format_short(steps_per_second)} steps/s"] if math.isfinite(steps_per_second) else []
-        numbers += [f"{name.replace('_', ' ')} {format_number(value)}" for name, value in metrics.items()]
+        for name, value in metrics.items():
+            numbers.append(f"{name.replace('_', ' ')} {'-' if math.isnan(value) else format_number(value)}")
         now = self._clock()
         seconds_left = self._seconds_left(steps, now)
         numbers += (
@@ -193,11 +196,6 @@ def format_short(value: float) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def format_number(value: float) -> str:
-    """Format a metric in at most five digits; "-" for NaN."""
-    return "-" if math.isnan(value) else f"{value:.1f}" if 10 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def format_duration(seconds: float) -> str:

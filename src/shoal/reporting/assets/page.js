@@ -8,7 +8,8 @@
   const colourOf = (place) => palette[place % palette.length];
   const dashOf = (place) => DASHES[Math.floor(place / palette.length) % DASHES.length];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const formatNumber = (x) => (x == null ? "none" : x.toLocaleString("en", { maximumSignificantDigits: 5 }));
+  const isPlain = (x) => x === 0 || (Math.abs(x) >= 1e-4 && Math.abs(x) < 1e6);
+  const formatNumber = (x) => (x == null ? "none" : isPlain(x) ? `${+x.toPrecision(5)}` : (+x.toPrecision(5)).toExponential());
 
   function formatSteps(steps) {
     const units = [["B", 1e9], ["M", 1e6], ["k", 1e3]];
@@ -95,7 +96,7 @@
       bands: bandsOf(columns),
       axes: [
         { ...axis, size: 34, label: "environment steps of each seed", values: (_, ticks) => ticks.map(formatSteps) },
-        { ...axis, label: "return", size: 60 },
+        { ...axis, label: "return", size: 66, values: (_, ticks) => ticks.map(formatNumber) },
       ],
       hooks: { setCursor: [onCursor] },
     };
