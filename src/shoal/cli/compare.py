@@ -27,7 +27,10 @@ DESCRIPTION = (
 class CompareFlags:
     """The flags of a comparison."""
 
-    needs: ClassVar[Table] = {"consecutive": (Needs("target", other_than=(None,), such_as=475),)}
+    needs: ClassVar[Table] = {
+        "consecutive": (Needs("target", other_than=(None,), such_as=475),),
+        "labels": (Needs("plot", other_than=("",), such_as="compared.pdf"),),
+    }
 
     metric: str = "absolute"
     """Compares by this score: absolute (the best policies, evaluated again), final (the last policies), or a metric of
@@ -42,7 +45,10 @@ class CompareFlags:
     anyway: bool = False
     """Compares runs that were evaluated differently, such as in other environments or by sampled actions."""
     plot: str = ""
-    """Draws curves, performance profiles and sample efficiency into this new file, which must end in .png."""
+    """Draws scores with their intervals, curves, performance profiles and sample efficiency into this new file, which
+    must end in .png, .pdf or .svg."""
+    labels: tuple[str, ...] = ()
+    """Shows runs in the picture by these texts, in this order: NAME=TEXT or NAME=TEXT:COLOUR for each (plot)."""
     export: str = ""
     """Writes the evaluations into this JSON file in the format of marl-eval; it must not exist."""
     json: bool = False
@@ -51,7 +57,7 @@ class CompareFlags:
 
 def main(arguments: Sequence[str]) -> int:
     """Compare, and print a table."""
-    arguments = flags.join_repeated(arguments, ("--bounds",))
+    arguments = flags.join_repeated(arguments, ("--bounds", "--labels"))
     settings, words = flags.parse(COMMAND, DESCRIPTION, CompareFlags(), arguments)
     result = compare(
         runs_of(words),
@@ -61,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         bounds=dict(_bound(word) for word in settings.bounds),
         anyway=settings.anyway,
         plot=settings.plot,
+        labels=dict(map(_label, settings.labels)),
         export=settings.export,
     )
     print(json_text(result, str).rstrip() if settings.json else table(result))
@@ -97,6 +104,11 @@ def _bound(word: str) -> tuple[str, tuple[float, ...]]:
     except ValueError:
         pass
     raise ShoalError(f"--bounds {word!r} is not ENV=LOW:HIGH; give one such as CartPole-v1=20:500")
+
+
+def _label(word: str) -> tuple[str, str]:
+    name, _, text = word.partition("=")
+    return name, text
 
 
 def table(result: Mapping[str, Any]) -> str:
