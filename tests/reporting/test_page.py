@@ -5,6 +5,7 @@ import hashlib
 import html.parser
 import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -19,8 +20,9 @@ from shoal.disk.lock import Lock
 from shoal.engine.population.members import members_of
 from shoal.reporting import page
 from shoal.reporting.page import report
+from shoal.runs.presets import preset
 from shoal.show import learning_curves, run_html
-from shoal.show.markup import element, table, void
+from shoal.show.markup import breakable, element, table, void
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&\"'"
 BROWSER = shutil.which("chromium-headless-shell")
@@ -536,3 +538,25 @@ def test_without_scripts_there_are_pictures_and_tables(show, write_run):
 def test_the_assets_are_named():
     assert page._asset("uPlot.iife.min.js").startswith("/*! https://github.com/leeoniya/uPlot")
     assert "MIT" in page._asset("uPlot.LICENSE")
+
+
+def test_what_settings_differ_from(write_run, tmp_path):
+    """The preset's own settings are on the page; names break at their separators."""
+    pages = {}
+    for name in ("CartPole-v1", "my_module:MyEnv"):
+        config = {"environment": {"name": name, "parameters": {}}}
+        path = write_run(name.partition(":")[0], config=config)
+        pages[name] = report(path, tmp_path / f"{path.name}.html").read_text()
+    own = pages["CartPole-v1"]
+    assert "Settings that differ from the preset of ppo in CartPole-v1" in own
+    for setting, value in preset("CartPole-v1", "ppo").items():
+        assert f">{setting.replace('_', '_<wbr>')}</th><td>{value if isinstance(value, str) else json.dumps(value)}" in own
+    assert "Settings that differ from the defaults of ppo" in pages["my_module:MyEnv"]
+    assert "<dd>my_<wbr>module:<wbr>MyEnv</dd>" in pages["my_module:MyEnv"]
+    assert breakable("1e-06, -0.5 and a=-1") == "1e-06, -0.5 and a=-1"
+
+
+def test_where_every_seed_failed_a_sentence_stands_for_the_chart(write_run, tmp_path):
+    failed = write_run("a", (math.nan, math.nan), failed=[0, 1])
+    text = report(failed, tmp_path / "x.html").read_text()
+    assert "every seed failed, so that there is no mean to draw" in text and "<svg" not in text

@@ -9,7 +9,7 @@ from shoal.base.numbers import format_interval
 from shoal.reporting import compare, compare_inputs
 from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
-from shoal.show.markup import Markup, element, join, table
+from shoal.show.markup import Markup, breakable, element, join, table
 from shoal.show.run_html import number_cells
 
 HEAD = (
@@ -110,7 +110,7 @@ def _row(
         None if score is None or record.kind == "pbt" else score.interval
     )  # its members are not independent
     return [
-        element("a", name, href=f"#run-{place}"),
+        element("a", breakable(name), href=f"#run-{place}"),
         "" if score is None else number_cells([score.iqm], interval)[0],
         format_interval(interval),
         *number_cells([change.get("value")], change.get("interval"), "+"),

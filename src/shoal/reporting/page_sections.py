@@ -14,7 +14,8 @@ from shoal.reporting.page_files import films_of, inline, pictures_of
 from shoal.reporting.record_curves import ranking, scores_by_label
 from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
-from shoal.show.markup import Markup, element, join, table
+from shoal.runs.presets import preset
+from shoal.show.markup import Markup, breakable, element, join, table
 from shoal.show.progress import format_duration
 from shoal.show.run_html import members_table, returns_of, settings_table
 
@@ -60,15 +61,18 @@ def record_section(
             _sentences(record),
             charts,
             part("Returns", _returns(run) if run else Markup(), _ranked(record)),
-            part("Settings that differ from the defaults" if run else "Best setting", _settings(record)),
+            part(f"Settings that differ from {_base_of(run)}" if run else "Best setting", _settings(record)),
             part("Films", films),
             part("Lineage" if record.kind == "pbt" else "Pictures", pictures, _schedule(record)),
             part("Origin", _origin(run) if run else Markup()),
             part("Make it again", _command(record)),
             _versions(summary),
+            _preset(run) if run else Markup(),
             _all_settings(run) if run else Markup(),
         ]
-    return element("section", element("h2", name), *content, id=f"run-{place}", class_="run"), film_bytes
+    return element(
+        "section", element("h2", breakable(name)), *content, id=f"run-{place}", class_="run"
+    ), film_bytes
 
 
 def _facts(record: RunRecord | SweepRecord) -> Markup:
@@ -99,7 +103,9 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
         facts.append(("Training time", format_duration(summary["seconds"]["train"])))
     facts.append(("Started", f"{record.date:%Y-%m-%d %H:%M} UTC"))
     return element(
-        "dl", *(element("div", element("dt", x), element("dd", y)) for x, y in facts), class_="facts"
+        "dl",
+        *(element("div", element("dt", x), element("dd", breakable(y))) for x, y in facts),
+        class_="facts",
     )
 
 
@@ -186,6 +192,24 @@ def _settings(record: RunRecord | SweepRecord) -> Markup:
         tuned = record.config.get("evolution", {}).get("tuned", ())
         rows += [[x["name"], f"{x['low']:g} to {x['high']:g} ({x['scale']}), tuned"] for x in tuned]
     return scroll(table("Settings", ("setting", "value"), rows)) if rows else element("p", "None.")
+
+
+def _preset_of(record: RunRecord) -> dict[str, Any]:
+    """Return the settings of the preset of a run's environment and algorithm; empty where there is none."""
+    parameters = record.config["environment"].get("parameters", {})
+    return preset(record.environment, record.algorithm, trials=bool(parameters.get("trial_episodes")))
+
+
+def _base_of(record: RunRecord) -> str:
+    names = f"{record.algorithm} in {record.environment}"
+    return f"the preset of {names}" if _preset_of(record) else f"the defaults of {record.algorithm}"
+
+
+def _preset(record: RunRecord) -> Markup:
+    """Make the folded table of the preset's own settings; nothing where there is no preset."""
+    rows = [[name, _text(value)] for name, value in _preset_of(record).items()]
+    title = f"Settings of {_base_of(record)}, which differ from the defaults of {record.algorithm}"
+    return folded(title, scroll(table(title, ("setting", "value"), rows))) if rows else Markup()
 
 
 def _text(value: Any) -> str:

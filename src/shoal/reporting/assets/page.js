@@ -159,7 +159,7 @@
     });
     const list = figure.querySelector("figcaption ul");
     const controls = controlsOf(columns, curves, [...list.children].map((item) => item.textContent), update);
-    if (curves.length > 1) list.remove();
+    if (curves.length > 1) list.className = "in-print"; // on the screen the checkboxes are the legend
     update(controls.state);
     output.value = describe(plot, columns);
     const reset = make("button", { type: "button" }, "Reset zoom");
@@ -177,5 +177,8 @@
     }
   }
 
-  charts.forEach((curves, k) => draw(curves, document.getElementById(`chart-${k}`)));
+  charts.forEach((curves, k) => {
+    const figure = document.getElementById(`chart-${k}`); // none where there is nothing to draw
+    if (figure) draw(curves, figure);
+  });
 })();
