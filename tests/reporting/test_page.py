@@ -550,7 +550,10 @@ def test_what_settings_differ_from(write_run, tmp_path):
     own = pages["CartPole-v1"]
     assert "Settings that differ from the preset of ppo in CartPole-v1" in own
     for setting, value in preset("CartPole-v1", "ppo").items():
-        assert f">{setting.replace('_', '_<wbr>')}</th><td>{value if isinstance(value, str) else json.dumps(value)}" in own
+        assert (
+            f">{setting.replace('_', '_<wbr>')}</th><td>{value if isinstance(value, str) else json.dumps(value)}"
+            in own
+        )
     assert "Settings that differ from the defaults of ppo" in pages["my_module:MyEnv"]
     assert "<dd>my_<wbr>module:<wbr>MyEnv</dd>" in pages["my_module:MyEnv"]
     assert breakable("1e-06, -0.5 and a=-1") == "1e-06, -0.5 and a=-1"

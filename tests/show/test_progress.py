@@ -27,6 +27,15 @@ def clock_of(*seconds):
     return iter(seconds).__next__
 
 
+def test_the_first_line_that_knows_the_speed_has_the_time_left():
+    stream = io.StringIO()
+    with Progress(4000, "x", members=3, stream=stream, clock=clock_of(100, 110)) as progress:
+        progress.update(0, 400.0)
+        progress.update(2000, 400.0)
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("400 steps/s  0:30 left") and second.endswith("0:10 left")
+
+
 def test_plain_lines():
     stream = io.StringIO()
     with Progress(4000, "CartPole-v1", members=3, stream=stream, clock=clock_of(100, 110, 130)) as progress:
@@ -187,7 +196,7 @@ def test_without_stdin_and_terminal_the_lines_are_plain_and_rich_is_not_imported
     process = subprocess.run(
         [sys.executable, "-c", CODE], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
     )
-    assert process.stderr == "run  5 of 10 steps (50%)  1k steps/s  score 1.000\n"
+    assert process.stderr == "run  5 of 10 steps (50%)  1k steps/s  score 1.000  0:00 left\n"
     assert process.stdout == "False\n"
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.numbers import format_estimate
+from shoal.base.terminal import harmless
 from shoal.disk.json_files import report_wrong_types
 from shoal.reporting import records
 from shoal.reporting.records import DamagedRecord, Record
@@ -176,7 +177,13 @@ def _cells(entry: Entry) -> dict[str, str]:
     score += f" ({entry.failed} failed)" if entry.failed else ""
     is_damaged = entry.state == "damaged"
     values = (
-        *(str(entry.path), entry.kind, entry.environment, entry.algorithm, entry.state),
+        *(
+            harmless(" ".join(str(entry.path).splitlines())),
+            entry.kind,
+            entry.environment,
+            entry.algorithm,
+            entry.state,
+        ),
         "" if is_damaged else f"{entry.members:,}",
         "" if is_damaged else f"{entry.steps:,}",
         score,

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import queue
+import shlex
 import subprocess
 import sys
 import threading
@@ -148,7 +149,7 @@ class _Process:
         self._thread.join()
 
     def _later(self) -> str:
-        return self._companion.later.format(path=self._path)
+        return self._companion.later.format(path=shlex.quote(str(self._path)))
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` reports
