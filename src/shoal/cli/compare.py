@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from shoal.base.errors import ShoalError
 from shoal.base.numbers import format_numbers
+from shoal.base.terminal import harmless
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.disk.json_files import json_text
@@ -113,6 +114,7 @@ def _label(word: str) -> tuple[str, str]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Format a comparison: a heading, a line for each row and quantity, and notes."""
+    result = {**result, "rows": [{**row, "name": harmless(row["name"])} for row in result["rows"]]}
     lines = [_heading(result), "", *_aggregate_lines(result), "", *_difference_lines(result)]
     lines += [line for name in result["environments"] for line in _target_lines(result, name)]
     notes = [f"  {note}" for note in result["notes"]]
