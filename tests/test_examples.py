@@ -1,6 +1,7 @@
 """The example that is made for reading computes what Shoal computes."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import jax
@@ -13,17 +14,55 @@ from shoal.algos.ppo import Extras, init
 from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 from shoal.config.settings import with_settings
+from shoal.show import figures
 from shoal.types import Clock, Keys, Trajectory, spec_of
 
 
-@pytest.fixture
-def example(monkeypatch):
-    spec = importlib.util.spec_from_file_location(
-        "ppo_example", Path(__file__).parents[1] / "examples" / "ppo.py"
-    )
+def import_example(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "examples" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def example():
+    return import_example("ppo")
+
+
+def test_curves_are_labelled_by_what_differs(tmp_path, monkeypatch, capsys):
+    """Two runs of three seeds, one of which has not finished; of the three no band is drawn."""
+    curves, drawn = import_example("learning_curves"), []
+    for name, rate, steps in (("a", 0.1, (0, 100, 200, 300)), ("b", 0.2, (0, 100, 200))):
+        (tmp_path / name).mkdir()
+        config = {
+            **{"schema": 3, "environment": {"name": "x", "parameters": {}}, "algorithm": {"name": "ppo"}},
+            **{"settings": {"learning_rate": rate, "num_envs": 8}, "run": {"seed": 0, "seeds": 3}},
+        }
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        rows = [
+            {
+                "kind": "evaluation",
+                "step": step,
+                "updates": step,
+                "time": 0,
+                "seed": seed,
+                "return_mean": seed,
+            }
+            for step in steps
+            for seed in range(3)
+        ]
+        text = "".join(f"{json.dumps(x)}\n" for x in rows)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("sys.argv", ["x", "x.png", str(tmp_path / "a"), str(tmp_path / "b"), "--log-steps"])
+    curves.main()
+    assert "b has not finished: its curve ends at 200 steps" in capsys.readouterr().out
+    (legend,), (axes,) = drawn[0].legends, drawn[0].axes
+    assert [x.get_text() for x in legend.get_texts()] == ["learning_rate 0.1", "learning_rate 0.2"]
+    assert not axes.collections and min(axes.lines[0].get_xdata()) == 100
+    low, high = axes.get_xlim()
+    assert sum(low <= x <= high for x in axes.get_xticks()) >= 2 and len(axes.get_xticklabels()) >= 2
 
 
 def as_params(network):

@@ -13,7 +13,7 @@ from shoal.config import arguments, struct
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import to_jsonable
-from shoal.disk.summary import describe_machine, interval_lines, interval_text
+from shoal.disk.summary import describe_machine, interval_lines
 from shoal.engine.population.members import Variant
 from shoal.engine.run_config import RunConfig
 from shoal.engine.trained_policy import TrainedPolicy
@@ -106,7 +106,6 @@ __all__ = [
     "format_duration",
     "have_all_failed",
     "interval_lines",
-    "interval_text",
     "load",
     "make",
     "make_train",

@@ -49,8 +49,8 @@ def test_eval_prints_a_line_for_each_seed(trained, command, capsys):
 
 def test_eval_prints_what_info_says_of_an_episode():
     metrics = {"0": {"return_mean": 3.0, "info_success": 0.5}, "1": {"return_mean": 2.0, "info_success": 1.0}}
-    assert info_lines({"metrics": metrics}) == ["  success 0.75   [0.5, 1] over the seeds"]
-    assert info_lines({"metrics": {"0": metrics["0"]}}) == ["  success 0.5"]
+    assert info_lines({"metrics": metrics}) == ["  success 0.750   [0.500, 1.000] over the seeds"]
+    assert info_lines({"metrics": {"0": metrics["0"]}}) == ["  success 0.5000"]
     assert info_lines({"metrics": {"0": {"return_mean": 3.0}}}) == []
 
 
@@ -107,8 +107,8 @@ def test_eval_shows_trials_by_the_index_of_their_episodes():
     interval = ["95%", "of", "return"]
     assert shown("return") == [
         ["episode", *returns, *interval],
-        ["0", "6.000", "7.000", "5.500", "[1.833,", "10.167]"],
-        ["1", "7.000", "8.000", "6.500", "[2.833,", "11.167]"],
+        ["0", "6.000", "7.000", "5.500", "[1.8,", "10.2]"],
+        ["1", "7.000", "8.000", "6.500", "[2.8,", "11.2]"],
     ]
     assert shown("return", adds=(0.0, 10.0)) == [
         ["episode", *returns],
@@ -187,7 +187,7 @@ def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path
     assert returns[str(rendered["seed"])] == max(returns.values())
     assert rendered["returns"] == rendered["lengths"]  # CartPole pays 1 a step
     assert rendered["path"] == "out.png" and rendered["frames"] == 1
-    shown = ", ".join(f"{x:.4g}" for x in rendered["returns"])
+    shown = ", ".join(f"{x:.2f}" for x in rendered["returns"])
     count = int(sum(rendered["lengths"])) + 2
     assert drawn == f"  out.gif: 2 episodes of seed {rendered['seed']}, return {shown}, {count} pictures"
     with Image.open(tmp_path / "out.gif") as film:
@@ -221,7 +221,7 @@ def test_rollout_prints_statistics(command, capsys):
     assert first == "MountainCar-v0, random actions: 6 environments, 450 steps each, 2 devices"
     assert "steps/s" in speed
     assert "(2,700 in " in speed
-    assert episodes.strip() == "12 episodes ended: mean return -200.00, mean length 200.0, 0% terminated"
+    assert episodes.strip() == "12 episodes ended: mean return -200.0, mean length 200.0, 0% terminated"
 
 
 def test_rollout_saves_and_prints_json(command, capsys, tmp_path):

@@ -178,3 +178,13 @@ def test_a_whole_run_without_output_and_pictures_is_sound(how, tmp_path):
         "the result",
     ]
     assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_a_result_cannot_control_the_terminal(tmp_path):
+    """Of the standard output of a process of its own; the live line on standard error needs its escapes."""
+    code = (
+        "import sys; from shoal.cli.output import protect_streams; protect_streams(); "
+        "print('\\x1b[31mred'); print('\\x1b[2K', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b"\\x1b[31mred\n" and done.stderr == b"\x1b[2K\n"

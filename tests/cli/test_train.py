@@ -261,7 +261,7 @@ def test_a_run_leaves_its_result_and_its_files(trained):
         ".lock",
     }
     summary = RunDirectory.open(path).load_summary()
-    assert f"IQM {summary['absolute']['iqm']:.2f}" in done.stdout
+    assert f"IQM {summary['absolute']['iqm']:.4g}" in done.stdout
     assert str(path) in done.stdout
     assert "4,096 of 4,096 steps" in done.stderr  # progress, and nothing else, goes to stderr
     assert summary["seeds"] == [0, 1]

@@ -464,14 +464,24 @@ def bands(axes):
 
 def test_the_picture_has_the_numbers(write_run, drawn, tmp_path):
     runs = [write_run("a", GOOD), write_run("b", BETTER, failed=[4]), write_run("c", GOOD[:4])]
-    compare(runs, target=2.0, consecutive=1, plot=tmp_path / "x.png")
-    curve, reached, profile = drawn[0].axes
+    result = compare(runs, target=2.0, consecutive=1, plot=tmp_path / "x.png")
+    curve, reached, profile, *panels = drawn[0].axes
     steps, values = curve.lines[0].get_data()
     np.testing.assert_allclose(steps, [0, 100, 200])
     np.testing.assert_allclose(values, [0, 1.5, 3.0])
-    assert [line.get_label() for line in curve.lines[:3]] == [" a", " b (1 failed)", " c"]
+    (legend,) = drawn[0].legends
+    assert [x.get_text() for x in legend.get_texts()] == ["a", "b (1 failed)", "c"]
+    titles = ["IQM", "median", "mean", "optimality gap", "probability of being\nbetter than a"]
+    assert [axes.get_title() for axes in panels] == titles
+    iqm, chance = (
+        [x.get_xdata().tolist() for x in axes.lines if len(x.get_xdata()) == 2]
+        for axes in panels[:: len(panels) - 1]
+    )
+    rows = result["rows"]
+    assert iqm == [rows[0]["iqm"]["interval"]] and chance == [rows[1]["improvement"]["interval"]]
     assert len(bands(curve)) == 2 and len(bands(profile)) == 2  # none of four seeds
     np.testing.assert_allclose(reached.lines[0].get_ydata(), [0, 0.4, 0.8])
+    assert reached.lines[0].get_drawstyle() == profile.lines[1].get_drawstyle() == "steps-post"
     thresholds, share = profile.lines[1].get_data()
     np.testing.assert_allclose(share, [np.mean(np.array([3, 4, 5, 6]) > x) * 0.8 for x in thresholds])
 
@@ -509,7 +519,7 @@ def test_what_is_said_of_a_run_does_not_depend_on_the_others(write_run, drawn, t
         result = compare([run, other], target=2.0, plot=tmp_path / f"{k}.png")
         said.append(result["rows"][0])
         points.append(result["rows"][1]["steps_to_score"]["CartPole-v1"]["sooner"]["points"])
-        curve, reached, _ = drawn[-1].axes
+        curve, reached, *_ = drawn[-1].axes
         curves.append([axes.lines[0].get_data() for axes in (curve, reached)])
     assert all(x == said[0] for x in said)
     assert points == [21, 3, 3, 3, 3]  # by which alone they are compared
@@ -547,8 +557,29 @@ def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, path: saved.append(figure) or save(figure, path))
     names = ("_new", r"a$\frac{$")
     compare(dict(zip(names, [write_run("a"), write_run("b")], strict=True)), plot=tmp_path / "x.png")
-    for axes in saved[0].axes:
-        assert [text.get_text().strip() for text in axes.get_legend().get_texts()] == list(names)
+    (legend,) = saved[0].legends
+    assert [text.get_text().strip() for text in legend.get_texts()] == list(names)
+
+
+def test_labels_give_texts_colours_and_the_order(write_run, tmp_path, monkeypatch):
+    """Names of any letters and length, on paper: nothing on the terminal, and texts that are text."""
+    drawn, save, long = [], figures.save, "x" * 80
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or save(figure, path))
+    runs = {"a": write_run("a", GOOD), "b": write_run("b", BETTER), "鱼 $": write_run("c", GOOD)}
+    labels = {"鱼 $": f"{long}:x", "b": "ours:#d55e00"}
+    for kind, start in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        compare(runs, plot=tmp_path / f"{kind}.{kind}", labels=labels)
+        assert (tmp_path / f"{kind}.{kind}").read_bytes().startswith(start)
+    (legend,) = drawn[0].legends
+    assert [x.get_text() for x in legend.get_texts()] == [f"{long[:57]}...", "ours", "a"]
+    assert [x.get_color() for x in drawn[0].axes[0].lines] == [
+        figures.PALETTE[0],
+        "#d55e00",
+        figures.PALETTE[3],
+    ]
+    assert ">ours</text>" in (tmp_path / "svg.svg").read_text()
+    with pytest.raises(ShoalError, match="labels has 'd', which is no row; there are a, b"):
+        compare(runs, plot=tmp_path / "y.png", labels={"d": ""})
 
 
 def test_one_evaluation_before_the_first_step_is_drawn_within_the_axes(write_run, drawn, tmp_path):
@@ -572,7 +603,7 @@ def test_a_damaged_summary_is_named(write_run):
 
 def test_the_picture_of_several_environments(four, drawn, tmp_path):
     compare(four, bounds=BOUNDS, plot=tmp_path / "x.png")
-    titles = [axes.get_title(loc="left") for axes in drawn[0].axes]
+    titles = [axes.get_title(loc="left") for axes in drawn[0].axes if axes.get_title(loc="left")]
     assert titles == ["CartPole-v1", "MiniGrid-Empty-5x5", "Sample efficiency", "Performance profile"]
     share, values = drawn[0].axes[2].lines[1].get_data()
     ends = np.stack([BETTER, GOOD], axis=-1) / 10
@@ -586,10 +617,8 @@ def test_files_are_written_once(write_run, tmp_path):
     for name in ("plot", "export"):
         with pytest.raises(ShoalError, match=f"{name}=.* exists already"):
             compare(runs, **{name: tmp_path / "x.png"})
-    with pytest.raises(ShoalError, match="plot and export are the same file"):
-        compare(runs, plot=tmp_path / "y.png", export=tmp_path / "." / "y.png")
-    with pytest.raises(ShoalError, match=r"does not end in \.png, .* try '.*y\.png'"):
-        compare(runs, plot=tmp_path / "y.pdf")
+    with pytest.raises(ShoalError, match=r"ends in none of \.png, \.pdf, \.svg; try '.*y\.pdf'"):
+        compare(runs, plot=tmp_path / "y.jpg")
     with pytest.raises(ShoalError, match="there is no directory"):
         compare(runs, plot=tmp_path / "no" / "x.png")
     failed = write_run("c", BETTER, failed=[0])
@@ -625,7 +654,7 @@ def test_the_command(write_run, capsys, tmp_path, monkeypatch):
     assert command.main([*paths, "--json", "--target", "2"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["a", "b=1"]
     assert command.main([f"x={paths[0]}", f"y={paths[1]}", "--bounds", "CartPole-v1=0:5"]) == 0
-    assert "0.400" in capsys.readouterr().out
+    assert "0.40" in capsys.readouterr().out
     with pytest.raises(ShoalError, match="has no name"):
         command.main([paths[0], f"y={paths[1]}"])
     for word in ("CartPole-v1", "CartPole-v1=1", "CartPole-v1=a:b"):

@@ -5,6 +5,7 @@ import hashlib
 import html.parser
 import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -19,8 +20,9 @@ from shoal.disk.lock import Lock
 from shoal.engine.population.members import members_of
 from shoal.reporting import page
 from shoal.reporting.page import report
+from shoal.runs.presets import preset
 from shoal.show import learning_curves, run_html
-from shoal.show.markup import element, table, void
+from shoal.show.markup import breakable, element, table, void
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&\"'"
 BROWSER = shutil.which("chromium-headless-shell")
@@ -201,7 +203,7 @@ def test_a_killed_run(make, write_run):
     path = write_run("killed", (4.0, 8.0), finished=False)
     text = make(path)
     assert "was interrupted, and can be resumed: its numbers are those so far" in text
-    assert "last evaluation" in text and ">6.00<" in text
+    assert "last evaluation" in text and ">6.000<" in text
     (path / "metrics.jsonl").unlink()
     text = make(path)
     assert "There is no score" in text and "<svg" not in text
@@ -250,7 +252,7 @@ def test_population_based_training(make, write_run):
         schedule={"member": 1, "ancestors": [], "schedule": schedule},
     )
     text = make(path)
-    assert "seed 1: 7.00" in text and "1e-06 to 1 (log), tuned" in text and ">0.25<" in text
+    assert "seed 1: 7.000" in text and "1e-06 to 1 (log), tuned" in text and ">0.25<" in text
     assert "they are one run" in text and "shoal pbt --replay" in text
     assert json.loads(Page(text).texts["script"][0])["charts"][0][0]["low"] is None  # has no interval
 
@@ -307,7 +309,7 @@ def test_runs_of_one_environment_share_axes(make, write_run):
     charts = json.loads(found.texts["script"][0])["charts"]
     assert [[curve["name"] for curve in curves] for curves in charts] == [["a", "b"], ["a (2)"]]
     table = found.texts["table"][0]
-    assert found.texts["caption"][0] == "Comparison of the runs" and "+5.00" in table
+    assert found.texts["caption"][0] == "Comparison of the runs" and "+5.0[+1.7, +8.3]" in table
     assert [x["href"] for x in found.attributes("a")] == ["#run-0", "#run-1", "#run-2"]
     assert {"run-0", "run-1", "run-2"} <= {x.get("id") for x in found.attributes("section")}
 
@@ -322,7 +324,7 @@ def test_one_run_that_cannot_be_compared_leaves_the_others(make, write_run):
     empty = write_run("empty", summary={"absolute": None, "final": None})
     write_rows(empty, [])
     text = make([empty, write_run("a"), write_run("b", (2.0, 4.0))])
-    assert "empty is not compared with the others: run" in text and ">+1.00<" in text
+    assert "empty is not compared with the others: run" in text and ">+1.000<" in text
 
 
 def test_films_are_in_the_page_up_to_a_size(make, write_run):
@@ -539,3 +541,28 @@ def test_without_scripts_there_are_pictures_and_tables(show, write_run):
 def test_the_assets_are_named():
     assert page._asset("uPlot.iife.min.js").startswith("/*! https://github.com/leeoniya/uPlot")
     assert "MIT" in page._asset("uPlot.LICENSE")
+
+
+def test_what_settings_differ_from(write_run, tmp_path):
+    """The preset's own settings are on the page; names break at their separators."""
+    pages = {}
+    for name in ("CartPole-v1", "my_module:MyEnv"):
+        config = {"environment": {"name": name, "parameters": {}}}
+        path = write_run(name.partition(":")[0], config=config)
+        pages[name] = report(path, tmp_path / f"{path.name}.html").read_text()
+    own = pages["CartPole-v1"]
+    assert "Settings that differ from the preset of ppo in CartPole-v1" in own
+    for setting, value in preset("CartPole-v1", "ppo").items():
+        assert (
+            f">{setting.replace('_', '_<wbr>')}</th><td>{value if isinstance(value, str) else json.dumps(value)}"
+            in own
+        )
+    assert "Settings that differ from the defaults of ppo" in pages["my_module:MyEnv"]
+    assert "<dd>my_<wbr>module:<wbr>MyEnv</dd>" in pages["my_module:MyEnv"]
+    assert breakable("1e-06, -0.5 and a=-1") == "1e-06, -0.5 and a=-1"
+
+
+def test_where_every_seed_failed_a_sentence_stands_for_the_chart(write_run, tmp_path):
+    failed = write_run("a", (math.nan, math.nan), failed=[0, 1])
+    text = report(failed, tmp_path / "x.html").read_text()
+    assert "every seed failed, so that there is no mean to draw" in text and "<svg" not in text

@@ -54,10 +54,10 @@ def test_the_table(listed):
         *("score", "date", "size"),
     ]
     best, grid, killed, nan, torn = lines
-    assert "finished" in best and "9.00 [8.00, 10.00]" in best and "2026-01-31 09:30" in best
+    assert "finished" in best and "9.0 [8.0, 10.0]" in best and "2026-01-31 09:30" in best
     assert best.endswith("it; #x #y; learning_rate=0.001; two lines")
     assert "sweep" in grid and grid.endswith("mine; #s; best: 1 b")
-    assert "interrupted" in killed and " 2.00  " in killed
+    assert "interrupted" in killed and " 2.000  " in killed
     assert "failed" in nan and "damaged" in torn and "is not JSON" in torn
     assert "kind" not in table(entries(listed / "best"))
 

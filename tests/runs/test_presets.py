@@ -1,5 +1,7 @@
 """Presets: data whose every entry is a setting that exists, for an environment that exists."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from shoal import envs
@@ -7,7 +9,8 @@ from shoal.algos import catalogue
 from shoal.config.settings import settings_of
 from shoal.engine.run_config import RunConfig
 from shoal.envs.suites.families import FAMILIES
-from shoal.runs import presets
+from shoal.runs import presets, train
+from shoal.runs.plan import decide
 
 ENTRIES = [
     (environment, algorithm, name, value)
@@ -56,3 +59,15 @@ def test_trials_have_presets_of_their_own_or_the_single_episodes_without_chunks(
 def test_other_names_have_none(name):
     assert presets.preset(name, "ppo") == {} and presets.presets_of(name) == {}
     assert presets.preset("CartPole-v1", "no such algorithm") == {}
+
+
+def test_a_preset_of_more_than_ten_minutes_says_so_before_it_begins(capsys):
+    for name, overrides, is_long in (
+        ("MiniGrid-FourRooms", {}, True),
+        ("MiniGrid-FourRooms", {"total_steps": 10_000}, False),
+        ("CartPole-v1", {}, False),
+    ):
+        plan = SimpleNamespace(experiment=decide(name, overrides=overrides))
+        train._note_duration(plan, train.Call())
+        said = capsys.readouterr().err
+        assert ("19,988,480 steps take 64 minutes" in said) == is_long == bool(said)

@@ -192,7 +192,7 @@ def test_the_picture_has_a_dotted_line_where_a_member_failed(tmp_path, monkeypat
         np.testing.assert_allclose([x[0][1] for x in drawn], [0.1, 0.5, 0.1, 0.2])
         missing = [x.tolist() for x in dotted.get_segments()]
         np.testing.assert_allclose(missing, [[[0, 0.9], [20, 0.9]], [[20, 0.5], [40, 0.5]]])
-        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
         assert labels == ["members that failed", "ancestors of the best policy"][: 1 + bool(line)]
 
 

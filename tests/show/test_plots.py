@@ -40,7 +40,7 @@ def test_the_thick_line_is_the_interquartile_mean():
     assert RETURNS[0].min() <= edges.min() and edges.max() <= RETURNS[-1].max()
     assert edges.max() > line(axes, "interquartile")[-1]
     assert axes.get_xlabel() == "environment steps of each seed"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == [
         "interquartile mean of 8 seeds",
         "95% interval",
         "one seed",
@@ -76,7 +76,7 @@ def test_seeds_that_failed_end_and_are_the_worst():
 def test_where_all_seeds_failed_there_is_no_mean():
     returns = np.where(STEPS[:, None] < 300_000, RETURNS[:, :3], np.nan)
     axes = drawn(STEPS, returns, failed=[0, 1, 2])
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert labels == ["failed: 3 of 3 seeds", "one seed"]
     axes = drawn(STEPS, returns[:, :1], failed=[0])
     np.testing.assert_allclose(line(axes, "one seed"), returns[:, 0], rtol=1e-6)

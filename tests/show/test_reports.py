@@ -222,10 +222,12 @@ def test_settings_are_one_curve_each_and_named_in_rows_and_result(directory, mon
         },
         **{"absolute": score, "final": score, "evaluation": {"episodes": 3}},
         **{"seconds": {"compile": 1.0, "train": 1.0, "evaluate": 1.0}},
-        "members": [{"label": str(k), "absolute": {"iqm": None if k else 2.0}} for k in range(7)],
+        "members": [
+            {"label": str(k), "absolute": {"iqm": None if k else 2.0, "interval": None}} for k in range(7)
+        ],
     }
     text = result_text(summary, "runs/here")
-    assert text.startswith("x, y, 4 members, 100 steps each\n  0   IQM 2.00\n  1   IQM nan\n")
+    assert text.startswith("x, y, 4 members, 100 steps each\n  0   IQM 2.000\n  1   IQM nan\n")
     assert "  and 2 more\n" in text
     assert "returns that are not finite: 1 of 4 members" in text
 
@@ -265,8 +267,8 @@ def test_the_result_names_the_scores_and_the_place():
     text = result_text(json.loads(json.dumps(summary)), "runs/here")
     assert text.splitlines() == [
         "CartPole-v1, ppo, 10 seeds, 500,000 steps each",
-        "  best policies   IQM 499.50  [498.00, 500.00]  worst seed 499.00   (320 new episodes each)",
-        "  last policies   IQM 450.00  worst seed 400.00",
+        "  best policies   IQM 499.5  [498.0, 500.0]  worst seed 499.0   (320 new episodes each)",
+        "  last policies   IQM 450.0  worst seed 400.0",
         "  1,234,568 steps/s of all seeds together; compile 2.2 s, train 3.0 s, evaluate 4.0 s",
         "  runs/here",
     ]
@@ -285,7 +287,8 @@ def test_the_result_names_the_scores_and_the_place():
     summary["score"] = {"name": "info_success", "absolute": values, "final": values | {"iqm": 0.91}}
     lines = result_text(summary, "runs/here").splitlines()
     assert lines[3] == (
-        "  the score info_success chose the best policies: IQM 0.94  [0.9, 0.98]  worst seed 0.9; last policies 0.91"
+        "  the score info_success chose the best policies: IQM 0.940  [0.900, 0.980]  worst seed 0.900; "
+        "last policies 0.910"
     )
     summary["evaluation"]["unfinished"] = [1.0, 0.5]
     cut = "  75% of the new episodes were cut at eval_max_steps, and count by their return until then"
@@ -294,7 +297,7 @@ def test_the_result_names_the_scores_and_the_place():
     assert result_text(summary, "runs/here").splitlines()[3] == cut
     score = {"iqm": 499.5, "interval": None, "returns": [499.5]}
     alone = {**summary, "seeds": [0], "absolute": score, "final": score}
-    assert "IQM 499.50  worst seed 499.50" in result_text(alone, "runs/here")
+    assert "IQM 499.5  worst seed 499.5" in result_text(alone, "runs/here")
     summary["evaluation"]["unfinished"] = [0.0, 0.0]
     summary["score"] = {"name": "my_scores:careful"}
     assert (

@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from shoal.base.terminal import harmless
+
 RESUMABLE = 75  # exit status after an interruption: EX_TEMPFAIL of sysexits.h, "try again later"
 INTERRUPTED = 130  # exit status after a second Ctrl-C: 128 + SIGINT, as shells count
 # Sent by schedulers before they kill a job, by a terminal that is closed, and at the limit of CPU time; not every
@@ -224,7 +226,7 @@ def say(line: str) -> None:
 
     def write() -> None:
         start = "\n" if sys.stderr.isatty() else ""  # behind the ^C that the terminal has shown
-        print(f"{start}{line}", file=sys.stderr, flush=True)
+        print(f"{start}{harmless(line)}", file=sys.stderr, flush=True)
 
     _try_to(write)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from shoal.base import imports, signals
 from shoal.base.errors import ResumableError, SavingError, ShoalError, UserCodeError, nearest
+from shoal.base.terminal import harmless
 from shoal.base.user_errors import describe_error, is_callback_error, user_code_error
 from shoal.cli import output
 
@@ -124,7 +125,7 @@ def _report(error: BaseException, own_process: bool) -> int:
         raise error
     if isinstance(error, SavingError):  # what was trained is reported all the same
         _import_command("train").print_summary(error.run)
-    print(f"shoal: {reported}", file=sys.stderr)
+    print(harmless(f"shoal: {reported}"), file=sys.stderr)
     if isinstance(reported, UserCodeError) and reported.frames:
         print(reported.frames, file=sys.stderr)
     if own_process and is_callback_error(reported.__cause__ or error):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal import api
+from shoal.base.numbers import format_number
 from shoal.cli import flags
 from shoal.disk.json_files import json_text
 
@@ -36,7 +37,7 @@ def table(found: list[dict[str, Any]]) -> str:
     """Format a line for each checkpoint."""
     lines = [f"{'steps':>14}{'age':>10}{'score':>10}{'size':>10}  state"]
     for row in found:
-        score = "" if row["score"] is None else f"{row['score']:.2f}"
+        score = "" if row["score"] is None else format_number(row["score"])
         size = f"{row['bytes'] / 1e6:.1f} MB"
         lines.append(
             f"{row['steps']:>14,}{api.format_duration(row['seconds']):>10}{score:>10}{size:>10}  "

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from shoal.base.errors import ShoalError
+from shoal.base.numbers import format_numbers
+from shoal.base.terminal import harmless
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.disk.json_files import json_text
@@ -26,7 +28,10 @@ DESCRIPTION = (
 class CompareFlags:
     """The flags of a comparison."""
 
-    needs: ClassVar[Table] = {"consecutive": (Needs("target", other_than=(None,), such_as=475),)}
+    needs: ClassVar[Table] = {
+        "consecutive": (Needs("target", other_than=(None,), such_as=475),),
+        "labels": (Needs("plot", other_than=("",), such_as="compared.pdf"),),
+    }
 
     metric: str = "absolute"
     """Compares by this score: absolute (the best policies, evaluated again), final (the last policies), or a metric of
@@ -41,7 +46,10 @@ class CompareFlags:
     anyway: bool = False
     """Compares runs that were evaluated differently, such as in other environments or by sampled actions."""
     plot: str = ""
-    """Draws curves, performance profiles and sample efficiency into this new file, which must end in .png."""
+    """Draws scores with their intervals, curves, performance profiles and sample efficiency into this new file, which
+    must end in .png, .pdf or .svg."""
+    labels: tuple[str, ...] = ()
+    """Shows runs in the picture by these texts, in this order: NAME=TEXT or NAME=TEXT:COLOUR for each (plot)."""
     export: str = ""
     """Writes the evaluations into this JSON file in the format of marl-eval; it must not exist."""
     json: bool = False
@@ -50,7 +58,7 @@ class CompareFlags:
 
 def main(arguments: Sequence[str]) -> int:
     """Compare, and print a table."""
-    arguments = flags.join_repeated(arguments, ("--bounds",))
+    arguments = flags.join_repeated(arguments, ("--bounds", "--labels"))
     settings, words = flags.parse(COMMAND, DESCRIPTION, CompareFlags(), arguments)
     result = compare(
         runs_of(words),
@@ -60,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         bounds=dict(_bound(word) for word in settings.bounds),
         anyway=settings.anyway,
         plot=settings.plot,
+        labels=dict(map(_label, settings.labels)),
         export=settings.export,
     )
     print(json_text(result, str).rstrip() if settings.json else table(result))
@@ -98,8 +107,14 @@ def _bound(word: str) -> tuple[str, tuple[float, ...]]:
     raise ShoalError(f"--bounds {word!r} is not ENV=LOW:HIGH; give one such as CartPole-v1=20:500")
 
 
+def _label(word: str) -> tuple[str, str]:
+    name, _, text = word.partition("=")
+    return name, text
+
+
 def table(result: Mapping[str, Any]) -> str:
     """Format a comparison: a heading, a line for each row and quantity, and notes."""
+    result = {**result, "rows": [{**row, "name": harmless(row["name"])} for row in result["rows"]]}
     lines = [_heading(result), "", *_aggregate_lines(result), "", *_difference_lines(result)]
     for name in result["environments"] if result["target"] is not None else ():
         lines += [*_target_lines(result, name), *_sooner_lines(result, name)]
@@ -120,31 +135,33 @@ def _heading(result: Mapping[str, Any]) -> str:
 
 
 def _aggregate_lines(result: Mapping[str, Any]) -> list[str]:
-    width, precision = _width(result), ".3f" if result["is_normalised"] else ".2f"
+    width = _width(result)
     lines = [
         f"  {'':<{width}}{'seeds':>5}  {'IQM':<{CELL}}{'median':<{NARROW}}{'mean':<{NARROW}}optimality gap"
     ]
     for row in result["rows"]:
-        found = {name: dict(row[name], interval=None) for name in ("median", "mean", "optimality_gap")}
+        others = [
+            _text(row[name], row["failed"], with_interval=False)
+            for name in ("median", "mean", "optimality_gap")
+        ]
         cells = [
-            _cell(_text(row["iqm"], row["failed"], precision), CELL),
-            *(_cell(_text(found[name], row["failed"], precision), NARROW) for name in ("median", "mean")),
-            _text(found["optimality_gap"], row["failed"], ".3f"),
+            _cell(_text(row["iqm"], row["failed"]), CELL),
+            *(_cell(x, NARROW) for x in others[:2]),
+            others[2],
         ]
         lines.append(f"  {row['name']:<{width}}{row['seeds']:>5}  {''.join(cells)}")
     return lines
 
 
 def _difference_lines(result: Mapping[str, Any]) -> list[str]:
-    width, precision = _width(result), "+.3f" if result["is_normalised"] else "+.2f"
+    width = _width(result)
     first, *others = result["rows"]
     lines = [
         f"  {'against ' + first['name']:<{width + 7}}{'difference of IQM':<{CELL}}probability of improvement"
     ]
     for row in others:
         failed = first["failed"] + row["failed"]
-        change = _text(row["difference"], failed, precision)
-        improvement = _text(row["improvement"], failed, ".2f")
+        change, improvement = _text(row["difference"], failed, "+"), _text(row["improvement"], failed)
         lines.append(f"  {row['name']:<{width + 7}}{_cell(change, CELL)}{improvement}")
     return lines
 
@@ -155,7 +172,7 @@ def _target_lines(result: Mapping[str, Any], environment: str) -> list[str]:
     title = f"steps to {found[0]['target']:g}{where}"
     lines = ["", f"  {title:<{width + 7}}{'median':<{CELL}}seeds that reached it"]
     for row, x in zip(result["rows"], found, strict=True):
-        median = _text(x, x["failed"], ",.0f", f"> {x['until']:,.0f}")
+        median = _text(x, x["failed"], until=x["until"])
         lines.append(f"  {row['name']:<{width + 7}}{_cell(median, CELL)}{x['reached']} of {x['of']}")
     return lines
 
@@ -184,14 +201,24 @@ def _width(result: Mapping[str, Any]) -> int:
     return max(len(names[0]) + 2, *map(len, names), 8 + where + 4 * bool(where)) + 2
 
 
-def _text(estimate: Mapping[str, Any], failed: int, precision: str, infinite: str = "") -> str:
-    """Format an estimate with its interval, such as `412.00  [-inf (1 failed), 480.00]`."""
+def _text(
+    estimate: Mapping[str, Any], failed: int, sign: str = "", *, until: float = 0, with_interval: bool = True
+) -> str:
+    """Format an estimate with its interval, such as `412.0  [-inf (1 failed), 480.0]`.
+
+    Args:
+      until: of environment steps, those after which nothing was observed; 0 for an estimate of scores.
+      with_interval: whether the interval is shown, beside that it gives the number of digits.
+    """
     if estimate["value"] is None:
         return "none" if estimate["why"] == NO_BOUNDS else f"none: {estimate['why']}"
-
-    def number(x: float) -> str:
-        text = infinite if math.isinf(x) and infinite else f"{x:{precision}}"
-        return text + (f" ({failed} failed)" if math.isinf(x) and failed else "")
-
-    ends = [number(end) for end in estimate["interval"] or ()]
-    return number(estimate["value"]) + (f"  [{', '.join(ends)}]" if ends else "")
+    interval = estimate["interval"]
+    numbers = [estimate["value"], *(interval if interval and with_interval else ())]
+    if until:
+        texts = [f"> {until:,.0f}" if math.isinf(x) else f"{x:,.0f}" for x in numbers]
+    else:
+        texts = format_numbers(numbers, interval, sign)
+    if failed:
+        texts = [text + f" ({failed} failed)" * math.isinf(x) for x, text in zip(numbers, texts, strict=True)]
+    value, *ends = texts
+    return value + (f"  [{', '.join(ends)}]" if ends else "")

@@ -1,10 +1,12 @@
 """`shoal eval RUN`: evaluate a run's policies on whole episodes, and print a line for each seed."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from shoal import api
+from shoal.base.numbers import format_estimate, format_interval, format_number, format_numbers
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.disk.json_files import json_text
@@ -141,15 +143,18 @@ def table(results: dict[str, Any]) -> str:
         f"{results['episodes']} episodes each",
         f"{'seed':>{width}}{'return':>11}{'std':>10}{'min':>11}{'max':>11}{'length':>10}{'terminated':>12}{'truncated':>11}",
     ]
-    for seed, x in results["metrics"].items():
+    metrics, interval = results["metrics"].values(), results["interval"]
+    spreads = [format_numbers([x[name] for x in metrics], interval) for name in ("return_min", "return_max")]
+    both = format_numbers([x[name] for name in ("return_mean", "return_std") for x in metrics], interval)
+    columns = both[: len(metrics)], both[len(metrics) :], *spreads
+    for seed, x, mean, std, low, high in zip(results["metrics"], metrics, *columns, strict=True):
         lines.append(
-            f"{seed:>{width}}{x['return_mean']:>11.2f}{x['return_std']:>10.2f}{x['return_min']:>11.2f}"
-            f"{x['return_max']:>11.2f}{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
+            f"{seed:>{width}}{mean:>11}{std:>10}{low:>11}{high:>11}"
+            f"{x['length_mean']:>10.1f}{x['terminated']:>12.0%}{x['truncated']:>11.0%}"
         )
-    if len(results["metrics"]) > 1:
-        lines.append(
-            f"{'IQM':>{width}}{results['iqm']:>11.2f} {api.interval_text(results['interval'])}".rstrip()
-        )
+    if len(metrics) > 1:
+        iqm = format_number(results["iqm"], interval)
+        lines.append(f"{'IQM':>{width}}{iqm:>11}  {format_interval(interval)}".rstrip())
         lines += api.interval_lines(results["interval"], len(results["metrics"]))
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
@@ -167,13 +172,12 @@ def matrices(results: dict[str, Any]) -> str:
         f"rows: {_side(first)}; columns: {_side(second)}",
     ]
     for role, x in results["returns"].items():
-        interval = api.interval_text(x["interval"])
-        lines.append(
-            f"return of role {role}, its agents' mean: IQM {x['iqm']:.2f}{interval and ' '}{interval}"
-        )
-        lines.append(f"{'seed':>6}" + "".join(f"{seed:>10}" for seed in second["seeds"]))
+        iqm = format_estimate(x["iqm"], x["interval"])
+        lines.append(f"return of role {role}, its agents' mean: IQM {iqm}")
+        lines.append(f"{'seed':>6}" + "".join(f"{seed:>11}" for seed in second["seeds"]))
+        texts = iter(format_numbers(itertools.chain(*x["matrix"]), x["interval"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
-            lines.append(f"{seed:>6}" + "".join(f"{value:>10.2f}" for value in row))
+            lines.append(f"{seed:>6}" + "".join(f"{text:>11}" for _, text in zip(row, texts, strict=False)))
     fewest = min((len(side["seeds"]) for side in (first, second) if len(side["seeds"]) > 1), default=1)
     lines += api.interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
     return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])
@@ -198,7 +202,7 @@ def agent_lines(results: dict[str, Any]) -> list[str]:
     means = [sum(x[name] for x in metrics) / len(metrics) for name in names if name in metrics[0]]
     if not means:
         return []
-    of_agents = ", ".join(f"{x:.2f}" for x in means)
+    of_agents = ", ".join(format_numbers(means))
     return [
         f"  a return is the {results['team_return']} over {len(means)} agents, of which each has {of_agents}"
     ]
@@ -210,8 +214,9 @@ def info_lines(results: dict[str, Any]) -> list[str]:
     lines = []
     for name in (name for name in metrics[0] if name.startswith("info_")):
         values = [x[name] for x in metrics]
-        extent = f"   [{min(values):.4g}, {max(values):.4g}] over the seeds" if len(values) > 1 else ""
-        lines.append(f"  {name.removeprefix('info_')} {sum(values) / len(values):.4g}{extent}")
+        mean, low, high = format_numbers([sum(values) / len(values), min(values), max(values)])
+        extent = f"   [{low}, {high}] over the seeds" if len(values) > 1 else ""
+        lines.append(f"  {name.removeprefix('info_')} {mean}{extent}")
     return lines
 
 
@@ -220,7 +225,7 @@ def rendered_lines(results: dict[str, Any]) -> list[str]:
     if "rendered" not in results:
         return []
     rendered = results["rendered"]
-    count, returns = len(rendered["returns"]), ", ".join(f"{x:.4g}" for x in rendered["returns"])
+    count, returns = len(rendered["returns"]), ", ".join(map(format_number, rendered["returns"]))
     what = f"{count} episode{'s' * (count > 1)} of seed {rendered['seed']}, return {returns}"
     return [f"  {rendered['path']}: {what}, {rendered['frames']:,} picture{'s' * (rendered['frames'] > 1)}"]
 
@@ -233,12 +238,11 @@ def trial_lines(by_episode: dict[str, dict[str, list]]) -> list[str]:
     lines = ["by episode of a trial" + (", the mean of the seeds" if has_several_seeds else "")]
     header = [f"{name} {statistic}" for name in by_episode for statistic in statistics]
     has_interval = any(by_episode["return"]["interval"])
+    columns = [format_numbers(x[statistic]) for x in by_episode.values() for statistic in statistics]
     lines.append(
         " episode" + "".join(f"{x:>16}" for x in header) + ("   95% of return" if has_interval else "")
     )
     for index, interval in enumerate(by_episode["return"]["interval"]):
-        line = f"{index:>8}" + "".join(
-            f"{x[statistic][index]:>16.3f}" for x in by_episode.values() for statistic in statistics
-        )
-        lines.append(line + (f" {api.interval_text(interval, '.3f')}" if has_interval else ""))
+        line = f"{index:>8}" + "".join(f"{column[index]:>16}" for column in columns)
+        lines.append(line + (f"   {format_interval(interval)}" if has_interval else ""))
     return lines

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
+from shoal.base.terminal import harmless
 
 
 class Stream(io.TextIOWrapper):
@@ -22,14 +23,16 @@ class Stream(io.TextIOWrapper):
 
     Attributes:
       error: the error that was not reported yet.
+      is_result: whether it has results alone, and no live line.
     """
 
     error: OSError | None = None
+    is_result = False
 
     def write(self, text: str) -> int:
-        """Write, to the null device after an error."""
+        """Write, to the null device after an error; what is a result cannot control the terminal."""
         try:
-            return super().write(text)
+            return super().write(harmless(text) if self.is_result else text)
         except OSError as error:
             self._lose(error)
             return len(text)
@@ -77,6 +80,7 @@ def protect_streams() -> None:
             errors=errors,
             line_buffering=lines,
         )
+        stream.is_result = name == "stdout"
         setattr(sys, name, stream)
 
 

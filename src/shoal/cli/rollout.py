@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from shoal import api
+from shoal.base.numbers import format_number, format_numbers
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.disk.json_files import json_text
@@ -84,11 +85,11 @@ def statistics_text(result: api.RolloutResult, title: str) -> str:
     ]
     if result.episodes:
         lines.append(
-            f"  {result.episodes:,} episodes ended: mean return {result.return_mean:.2f}, mean length "
+            f"  {result.episodes:,} episodes ended: mean return {format_number(result.return_mean)}, mean length "
             f"{result.length_mean:.1f}, {result.terminated:.0%} terminated"
         )
         if result.agent_returns:
-            of_agents = ", ".join(f"{x:.2f}" for x in result.agent_returns)
+            of_agents = ", ".join(format_numbers(result.agent_returns))
             lines.append(f"  mean return of each of {len(result.agent_returns)} agents: {of_agents}")
     else:
         lines.append("  no episode ended")

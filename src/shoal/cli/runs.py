@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from shoal.base.errors import ShoalError
+from shoal.base.terminal import fit
 from shoal.cli import flags
 from shoal.disk.json_files import json_text
 from shoal.disk.new_directory import RUNS_DIR
@@ -50,5 +51,5 @@ def main(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json_text([runs_list.to_json(entry) for entry in listed]), end="")
     else:
-        print(runs_list.table(listed))
+        print(fit(runs_list.table(listed)))
     return 0

@@ -112,14 +112,6 @@ def score_statistics(returns: Sequence[float], failed: Collection[int] = ()) -> 
     }
 
 
-def interval_text(interval: Sequence[float] | None, precision: str = ".2f") -> str:
-    """Format an interval as it stands behind a score; empty where there is none."""
-    if interval is None:
-        return ""
-    low, high = (float("nan") if end is None else end for end in interval)
-    return f"  [{low:{precision}}, {high:{precision}}]"
-
-
 def interval_lines(interval: Sequence[float] | None, seeds: int) -> list[str]:
     """Return the line that follows an interval of few seeds; none where there is no interval, or seeds enough."""
     note = "" if interval is None else scores.few_seeds_note(seeds)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
 from shoal.ops import comparisons, curves, scores
 from shoal.reporting import compare_inputs as inputs
@@ -17,6 +17,7 @@ from shoal.reporting import compare_plots, marl_eval
 from shoal.reporting.compare_inputs import ABSOLUTE, FINAL, Entry
 from shoal.reporting.compare_rows import Comparison, Interval, Row, common_times, times_to_score
 from shoal.reporting.run_record import RETURN
+from shoal.show import figures
 
 NO_BOUNDS = "no bounds"
 
@@ -30,6 +31,7 @@ def compare(
     bounds: Mapping[str, Sequence[float]] | None = None,
     anyway: bool = False,
     plot: str | Path = "",
+    labels: Mapping[str, str] | None = None,
     export: str | Path = "",
 ) -> dict[str, Any]:
     """Compare runs and sweeps by the scores of their seeds; all against the first.
@@ -47,7 +49,10 @@ def compare(
       bounds: by environment, the scores that normalisation makes 0 and 1, such as those of random actions and of the
         best policy; without them those that the environment declares (`score_bounds`).
       anyway: whether runs that are evaluated differently are compared nevertheless.
-      plot: a file that ends in .png, of curves, performance profiles and sample efficiency.
+      plot: a file that ends in .png, .pdf or .svg, of scores and probabilities of improvement with their intervals,
+        curves, performance profiles and sample efficiency.
+      labels: of rows in the picture, by their names: a text, or `TEXT:COLOUR`. Rows with labels come first, in the
+        order of the labels.
       export: a JSON file of the evaluations in the format of marl-eval.
     Returns:
       what `shoal compare --json` prints: `rows`, one for each run or group, and `notes`, sentences about them.
@@ -56,20 +61,25 @@ def compare(
         exists, or cannot be written.
     """
     files = [_new_file(name, path) for name, path in (("plot", plot), ("export", export))]
-    if files[0] is not None and files[0].suffix.lower() != ".png":
+    if files[0] is not None and files[0].suffix.lower() not in figures.FORMATS:
         raise ShoalError(
-            f"plot={str(plot)!r} does not end in .png, and a PNG is written; try {str(files[0].with_suffix('.png'))!r}"
+            f"plot={str(plot)!r} ends in none of {', '.join(figures.FORMATS)}; "
+            f"try {str(files[0].with_suffix('.pdf'))!r}"
         )
-    if files[0] is not None and files[1] is not None and files[0].resolve() == files[1].resolve():
-        raise ShoalError(f"plot and export are the same file, {str(plot)!r}; give each its own")
     comparison = read_comparison(
         runs, metric=metric, target=target, consecutive=consecutive, bounds=bounds, anyway=anyway
     )
+    names = [row.name for row in comparison.rows]
+    texts = {str(name): str(text) for name, text in arguments.mapping("labels", labels or {}).items()}
+    if unknown := [name for name in texts if name not in names]:
+        raise ShoalError(
+            f"labels has {unknown[0]!r}, which is no row; there are {', '.join(names)}{nearest(unknown[0], names)}"
+        )
     result = results(comparison)
     if files[1] is not None:
         content = marl_eval.to_marl_eval(comparison.rows, comparison.metric)
     if files[0] is not None:
-        compare_plots.plot_comparison(files[0], comparison)
+        compare_plots.plot_comparison(files[0], comparison, result["rows"], texts)
     if files[1] is not None:
         marl_eval.write(files[1], content)
     return result

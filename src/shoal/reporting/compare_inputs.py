@@ -4,6 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,13 +97,14 @@ def _source(path: str) -> Source:
     labels = list(dict.fromkeys(member.label for member in record.members))
     if label and label not in labels:
         hint = (
-            nearest(label, labels) or f"; {alternatives(label, labels, f'shoal eval {directory}', 'it has')}"
+            nearest(label, labels)
+            or f"; {alternatives(label, labels, f'shoal eval {shlex.quote(directory)}', 'it has')}"
         )
         raise ShoalError(f"run {directory!r} has no setting {label!r}{hint if any(labels) else ''}")
     if not label and len(labels) > 1:
         raise ShoalError(
             f"run {directory!r} trains {len(labels)} settings, and the seeds of one are compared; name one, such as "
-            f"{directory}:{labels[0]}"
+            f"{shlex.quote(f'{directory}:{labels[0]}')}"
         )
     label = label or labels[0]
     caveat = _why_chosen(record, label)

@@ -23,8 +23,8 @@ from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
 from shoal.show.figures import PALETTE
 from shoal.show.learning_curves import MAX_POINTS, LearningCurve, prepare, to_svg
-from shoal.show.markup import Markup, element, join, table, void
-from shoal.show.run_html import format_number
+from shoal.show.markup import Markup, breakable, element, join, table, void
+from shoal.show.run_html import number_cells
 
 # Nothing is fetched and nothing is sent: the one script is named by its hash, films and pictures are within the page.
 POLICY = (
@@ -113,7 +113,7 @@ def page_of(found: Mapping[str, RunRecord | SweepRecord], film_bytes: float) -> 
         sections.append(section)
     script = _script()
     body = [
-        element("header", element("h1", title), element("p", _subtitle(found))),
+        element("header", element("h1", breakable(title)), element("p", _subtitle(found))),
         element(
             "main",
             *(
@@ -171,6 +171,14 @@ def charts_of(found: Mapping[str, RunRecord | SweepRecord]) -> dict[str, list[Le
 def _chart(place: int, environment: str, curves: Sequence[LearningCurve]) -> Markup:
     """Make a chart: the picture that is shown where scripts are off, what it shows, and its numbers as tables."""
     title = f"Learning curves in {environment}"
+    drawn = [np.isfinite(line).sum() for curve in curves for line in curve.lines.values()]
+    failed = [curve.name or curve.description for curve in curves if not np.isfinite(curve.middle).any()]
+    failures = [
+        element("p", breakable(name), ": every seed failed, so that there is no mean to draw.")
+        for name in failed
+    ]
+    if max(drawn, default=0) < 2:
+        return element("section", element("h3", title), *failures)
     lines = [
         element(
             "li",
@@ -193,6 +201,7 @@ def _chart(place: int, environment: str, curves: Sequence[LearningCurve]) -> Mar
             class_="chart",
             id=f"chart-{place}",
         ),
+        *failures,
         folded(f"Numbers of the curves (at most {MAX_POINTS} evaluations each)", join(map(_numbers, curves))),
     )
 
@@ -202,8 +211,7 @@ def _numbers(curve: LearningCurve) -> Markup:
     head = ("environment steps", "IQM", "low", "high", "worst", "best")
     columns = (curve.middle, curve.low, curve.high, curve.lowest, curve.highest)
     rows = [
-        [f"{step:,}", *(format_number(x) for x in row)]
-        for step, *row in zip(curve.steps, *columns, strict=True)
+        [f"{step:,}", *number_cells(row, row[1:3])] for step, *row in zip(curve.steps, *columns, strict=True)
     ]
     caption = (
         f"Evaluations of {curve.name or curve.description}; low and high are the ends of the 95% interval"

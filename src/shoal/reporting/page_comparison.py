@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
+from shoal.base.numbers import format_interval
 from shoal.reporting import compare, compare_inputs
 from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
-from shoal.show.markup import Markup, element, join, table
-from shoal.show.run_html import format_interval, format_number
+from shoal.show.markup import Markup, breakable, element, join, table
+from shoal.show.run_html import number_cells
 
 HEAD = (
     *("run", "score (IQM)", "95% interval", "difference to the first", "its 95% interval"),
     *(
         "probability of improvement",
+        "its 95% interval",
         "seeds",
         "steps of each seed",
         "environment",
@@ -23,8 +25,8 @@ HEAD = (
         "settings",
     ),
 )
-NUMBERS = HEAD[1:8]
-WORDS = HEAD[8:]
+NUMBERS = HEAD[1:9]
+WORDS = HEAD[9:]
 
 
 def comparison(records: Mapping[str, RunRecord | SweepRecord]) -> Markup:
@@ -102,18 +104,19 @@ def _problem(path: Path) -> str:
 def _row(
     place: int, name: str, record: RunRecord | SweepRecord, difference: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    score, change = record.score, difference.get("difference", {})
+    score, change, improvement = record.score, *(difference.get(x, {}) for x in ("difference", "improvement"))
     settings = ", ".join(f"{key}={value}" for key, value in record.settings.items())
     interval = (
         None if score is None or record.kind == "pbt" else score.interval
     )  # its members are not independent
     return [
-        element("a", name, href=f"#run-{place}"),
-        "" if score is None else format_number(score.iqm),
+        element("a", breakable(name), href=f"#run-{place}"),
+        "" if score is None else number_cells([score.iqm], interval)[0],
         format_interval(interval),
-        format_number(change.get("value"), "+,.2f"),
-        format_interval(change.get("interval")),
-        format_number(difference.get("improvement", {}).get("value")),
+        *number_cells([change.get("value")], change.get("interval"), "+"),
+        format_interval(change.get("interval"), "+"),
+        *number_cells([improvement.get("value")], improvement.get("interval")),
+        format_interval(improvement.get("interval")),
         f"{record.num_members:,}",
         f"{record.steps:,}",
         record.environment,

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.numbers import format_interval, format_number
 from shoal.disk.json_files import read_json, report_wrong_types
 from shoal.ops import scores
 from shoal.reporting.page_files import films_of, inline, pictures_of
 from shoal.reporting.record_curves import ranking, scores_by_label
 from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
-from shoal.show.markup import Markup, element, join, table
+from shoal.runs.presets import preset
+from shoal.show.markup import Markup, breakable, element, join, table
 from shoal.show.progress import format_duration
-from shoal.show.run_html import format_interval, format_number, members_table, returns_of, settings_table
+from shoal.show.run_html import members_table, returns_of, settings_table
 
 OPEN_ROWS = 20  # of a table; a longer one is folded
 MAX_RANKED = 100  # settings of a sweep in its table
@@ -59,15 +61,18 @@ def record_section(
             _sentences(record),
             charts,
             part("Returns", _returns(run) if run else Markup(), _ranked(record)),
-            part("Settings that differ from the defaults" if run else "Best setting", _settings(record)),
+            part(f"Settings that differ from {_base_of(run)}" if run else "Best setting", _settings(record)),
             part("Films", films),
             part("Lineage" if record.kind == "pbt" else "Pictures", pictures, _schedule(record)),
             part("Origin", _origin(run) if run else Markup()),
             part("Make it again", _command(record)),
             _versions(summary),
+            _preset(run) if run else Markup(),
             _all_settings(run) if run else Markup(),
         ]
-    return element("section", element("h2", name), *content, id=f"run-{place}", class_="run"), film_bytes
+    return element(
+        "section", element("h2", breakable(name)), *content, id=f"run-{place}", class_="run"
+    ), film_bytes
 
 
 def _facts(record: RunRecord | SweepRecord) -> Markup:
@@ -81,7 +86,7 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
         ("Steps of each", f"{record.steps:,}"),
     ]
     if score is not None:
-        facts.append(("Score (IQM)", format_number(score.iqm)))
+        facts.append(("Score (IQM)", format_number(score.iqm, score.interval)))
         if score.interval:
             facts.append(("95% interval", format_interval(score.interval)))
     if record.kind == "pbt" and (best := summary.get("best")):
@@ -89,7 +94,7 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
     if isinstance(record, RunRecord):
         values, failed = record.scores()
         if not record.config.get("variants") and len(known := values[~np.isnan(values)]):
-            facts.append(("Worst seed", format_number(float(known.min()))))
+            facts.append(("Worst seed", format_number(float(known.min()), score and score.interval)))
         if failed.any():
             facts.append(("Failed", f"{int(failed.sum())} of {len(failed)}"))
     if summary.get("steps_per_second"):
@@ -98,7 +103,9 @@ def _facts(record: RunRecord | SweepRecord) -> Markup:
         facts.append(("Training time", format_duration(summary["seconds"]["train"])))
     facts.append(("Started", f"{record.date:%Y-%m-%d %H:%M} UTC"))
     return element(
-        "dl", *(element("div", element("dt", x), element("dd", y)) for x, y in facts), class_="facts"
+        "dl",
+        *(element("div", element("dt", x), element("dd", breakable(y))) for x, y in facts),
+        class_="facts",
     )
 
 
@@ -185,6 +192,24 @@ def _settings(record: RunRecord | SweepRecord) -> Markup:
         tuned = record.config.get("evolution", {}).get("tuned", ())
         rows += [[x["name"], f"{x['low']:g} to {x['high']:g} ({x['scale']}), tuned"] for x in tuned]
     return scroll(table("Settings", ("setting", "value"), rows)) if rows else element("p", "None.")
+
+
+def _preset_of(record: RunRecord) -> dict[str, Any]:
+    """Return the settings of the preset of a run's environment and algorithm; empty where there is none."""
+    parameters = record.config["environment"].get("parameters", {})
+    return preset(record.environment, record.algorithm, trials=bool(parameters.get("trial_episodes")))
+
+
+def _base_of(record: RunRecord) -> str:
+    names = f"{record.algorithm} in {record.environment}"
+    return f"the preset of {names}" if _preset_of(record) else f"the defaults of {record.algorithm}"
+
+
+def _preset(record: RunRecord) -> Markup:
+    """Make the folded table of the preset's own settings; nothing where there is no preset."""
+    rows = [[name, _text(value)] for name, value in _preset_of(record).items()]
+    title = f"Settings of {_base_of(record)}, which differ from the defaults of {record.algorithm}"
+    return folded(title, scroll(table(title, ("setting", "value"), rows))) if rows else Markup()
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.base.errors import ShoalError, nearest
+from shoal.base.numbers import format_estimate
+from shoal.base.terminal import harmless
 from shoal.disk.json_files import report_wrong_types
 from shoal.reporting import records
 from shoal.reporting.records import DamagedRecord, Record
@@ -171,14 +173,17 @@ def _largest_first(value: float) -> tuple[bool, float]:
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    score = "" if math.isnan(entry.score) else f"{entry.score:.2f}"
-    if entry.interval is not None:
-        low, high = entry.interval
-        score += f" [{low:.2f}, {high:.2f}]"
+    score = "" if math.isnan(entry.score) else format_estimate(entry.score, entry.interval).replace("  ", " ")
     score += f" ({entry.failed} failed)" if entry.failed else ""
     is_damaged = entry.state == "damaged"
     values = (
-        *(str(entry.path), entry.kind, entry.environment, entry.algorithm, entry.state),
+        *(
+            harmless(" ".join(str(entry.path).splitlines())),
+            entry.kind,
+            entry.environment,
+            entry.algorithm,
+            entry.state,
+        ),
         "" if is_damaged else f"{entry.members:,}",
         "" if is_damaged else f"{entry.steps:,}",
         score,

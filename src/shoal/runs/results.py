@@ -10,12 +10,13 @@ import jax
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.base.numbers import format_estimate
 from shoal.config import struct
 from shoal.disk import checkpoint_record
 from shoal.disk.directory import RunDirectory
 from shoal.disk.json_files import report_wrong_types
 from shoal.disk.metrics_file import METRICS, first_row
-from shoal.disk.summary import build_summary, chosen_score, interval_text, variant_scores
+from shoal.disk.summary import build_summary, chosen_score, variant_scores
 from shoal.engine import team
 from shoal.engine.nonfinite import STOPPED, failed_members
 from shoal.engine.population import member_layout
@@ -59,7 +60,7 @@ class TrainedRun:
         elif score["iqm"] is None or np.isnan(score["iqm"]):
             result = "no result"
         else:
-            result = f"IQM {score['iqm']:.2f}{interval_text(score['interval'])}"
+            result = f"IQM {format_estimate(score['iqm'], score['interval'])}"
         if failed := [Member(x["seed"], x.get("label", "")).name for x in self.summary["failed"]]:
             result += f"; failed: {', '.join(failed)}"
         return (

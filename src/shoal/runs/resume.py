@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -320,7 +321,8 @@ class Restoration:
         if self.named is not None:
             raise ShoalError(
                 f"the checkpoint at {self.named} of run {str(self.directory.path)!r} cannot be used: "
-                f"{found[0].problem}; name another one, which `shoal checkpoints {self.directory.path}` lists."
+                f"{found[0].problem}; name another one, which `shoal checkpoints "
+                f"{shlex.quote(str(self.directory.path))}` lists."
             )
         self._set_aside(checkpoints, found)
         reasons = "; ".join(f"at {info.steps}, {info.problem}" for info in found)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -26,7 +27,8 @@ from shoal.engine.history import History
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
 from shoal.envs.checking.check_contract import never_ends
-from shoal.runs import compiled_trainer, filming, finetuning, memory_limits, pbt_run, resume
+from shoal.envs.registry import TRIAL
+from shoal.runs import compiled_trainer, filming, finetuning, memory_limits, pbt_run, presets, resume
 from shoal.runs import plan as experiments
 from shoal.runs.checkpointing import RunSupervisor
 from shoal.runs.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
@@ -41,6 +43,8 @@ from shoal.show.companions import Companion, Companions
 from shoal.types import Environment
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
+
+LONG_SECONDS = 600  # a run that takes longer says so before it begins
 
 
 class Call(NamedTuple):
@@ -116,9 +120,8 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
             finished = finished_run(directory, loaded)
             for logger in call.loggers:
                 if finished.summary.get(LOGGERS, {}).get(logger.name) != COMPLETE:
-                    signals.say(
-                        f"the run has finished; {logger.later.format(path=directory.path)} of {logger.name}"
-                    )
+                    later = logger.later.format(path=shlex.quote(str(directory.path)))
+                    signals.say(f"the run has finished; {later} of {logger.name}")
             return finished
         return _run(loaded, stop, call, directory)
 
@@ -221,6 +224,7 @@ def _run(
             plan = plan_run(experiment, call, changes=changes)
             origin = _source(plan)
             companions.require(call.note)
+            _note_duration(plan, call)
             compiled = compile_run(plan, origin)
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
@@ -247,6 +251,21 @@ def _run(
         trained, absolute = train_run(plan, compiled, output, history)
         trained_run = save_run(plan.experiment, trained, absolute, output, history, call)
     return dataclasses.replace(trained_run, summary={**trained_run.summary, **companions.summary()})
+
+
+def _note_duration(plan: Plan, call: Call) -> None:
+    """Say how long a run takes by the speed that was measured with its preset, where that is more than ten minutes."""
+    experiment, run = plan.experiment, plan.experiment.run
+    name, trials = experiment.environment_name, bool(experiment.environment_parameters.get(TRIAL))
+    rate = presets.measured_speed(name, experiment.algorithm, trials=trials)
+    if not rate or experiment.settings_from != "preset":
+        return
+    steps = run.total_updates * run.steps_per_update * experiment.num_members
+    if steps > LONG_SECONDS * rate:
+        call.note(
+            f"shoal: the preset made {rate:,} steps/s of all seeds together on two cores, at which {steps:,} steps "
+            f"take {steps / rate / 60:,.0f} minutes; fewer --seeds or --total-steps take less."
+        )
 
 
 def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes: Iterable[str] = ()) -> Plan:

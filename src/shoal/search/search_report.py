@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.installation import revision
+from shoal.base.numbers import format_estimate
 from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.disk.json_files import read_json, read_number, write_json
 from shoal.disk.search_files import CONFIRMATION, MEMBERS, WINNER
@@ -258,6 +259,4 @@ def _shown(score: Mapping[str, Any]) -> str:
     """Format a score and its interval."""
     if score["iqm"] is None or np.isnan(score["iqm"]):
         return "no score"
-    low_high = score["interval"]
-    interval = "" if low_high is None else f"  [{low_high[0]:.4g}, {low_high[1]:.4g}]"
-    return f"{score['iqm']:.4g}{interval}"
+    return format_estimate(score["iqm"], score["interval"])

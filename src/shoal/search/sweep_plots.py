@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.numbers import format_number
 from shoal.search.distributions import Between, Choice, is_same
 from shoal.search.ranking import Importance, Ranked
 from shoal.search.space import Space, format_value
@@ -61,15 +62,7 @@ def plot_settings(
     for row in panels:
         row[0].set_ylabel(label, color=TEXT)
     handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=3 if columns > 1 else 1,
-        frameon=False,
-        fontsize=9,
-        labelcolor=TEXT,
-    )
+    figures.add_legend(figure, handles, labels)
     _set_heading(figure, title)
     figures.save(figure, path)
 
@@ -230,7 +223,7 @@ def plot_parallel(
     _draw_parallel_axes(axes, space, shown, bool((lines == ABSENT).any()))
     _draw_score_axis(axes, len(shown), norm, label)
     if valid:
-        figure.legend(loc="outside lower center", frameon=False, fontsize=9, labelcolor=TEXT)
+        figures.add_legend_of(axes)
     _set_heading(figure, title)
     figures.save(figure, path)
 
@@ -278,7 +271,7 @@ def _draw_score_axis(axes: Any, place: int, norm: Any, label: str) -> None:
 
 
 def _format_score(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return format_number(value)
 
 
 def plot_importances(path: Path, found: Sequence[Importance], title: str) -> None:
@@ -303,7 +296,7 @@ def plot_importances(path: Path, found: Sequence[Importance], title: str) -> Non
     figures.style(axes)
     axes.grid(False)
     axes.grid(axis="x", color=figures.GRID, linewidth=0.8)
-    axes.legend(frameon=False, fontsize=9, loc="lower right", labelcolor=TEXT)
+    figures.add_legend_of(axes)
     figures.set_title(axes, title)
     figures.save(figure, path)
 
@@ -335,14 +328,7 @@ def plot_best_and_worst(
     figures.style(axes)
     handles, labels = axes.get_legend_handles_labels()
     order = [*range(len(worst), len(handles)), *range(len(worst))[::-1]]  # from the best to the worst
-    figure.legend(
-        [handles[i] for i in order],
-        [labels[i] for i in order],
-        loc="outside lower left",
-        frameon=False,
-        fontsize=9,
-        labelcolor=TEXT,
-    )
+    figures.add_legend(figure, [handles[i] for i in order], [labels[i] for i in order])
     figures.set_title(axes, title)
     figures.save(figure, path)
 
@@ -353,32 +339,16 @@ def ticks_of(space: Space, name: str) -> list[tuple[float, str]]:
     if isinstance(kind, Choice):
         return [(kind.to_unit(value), format_value(value)) for value in space.axis(name)]
     assert isinstance(kind, Between)
-    find = {"log": _decades, "one-minus-log": _decades_below_one}.get(kind.scale, _linear_ticks)
+    find = {"log": figures.log_ticks, "one-minus-log": _decades_below_one}.get(
+        kind.scale, figures.linear_ticks
+    )
     values = find(kind.low, kind.high)
     return [(kind.to_unit(value), f"{value:.6g}") for value in values]
 
 
-def _decades(low: float, high: float) -> list[float]:
-    """Return powers of ten between two bounds, with their multiples where there are few of them."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1,), (1, 3), (1, 2, 5)):
-        values = [float(f"{factor}e{k}") for k in exponents for factor in factors]
-        inside = [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(inside) >= 3:
-            return inside[:: math.ceil(len(inside) / 6)]
-    return _linear_ticks(low, high)
-
-
 def _decades_below_one(low: float, high: float) -> list[float]:
     """Return 0.9, 0.99, 0.999 between two bounds, with numbers between them where there are few."""
-    return [round(1 - gap, 12) for gap in _decades(1 - high, 1 - low)][::-1]
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 (takes half a second)
-
-    values = MaxNLocator(4, integer=isinstance(low, int)).tick_values(low, high)
-    return [float(value) for value in values if low - 1e-12 <= value <= high + 1e-12]
+    return [round(1 - gap, 12) for gap in figures.log_ticks(1 - high, 1 - low)][::-1]
 
 
 def _set_ticks(axis: Any, space: Space, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
+from shoal.base.numbers import format_number
 from shoal.config import arguments
 from shoal.config.struct import parameter
 from shoal.disk.lock import Lock
@@ -123,8 +124,8 @@ def _note_other_best(study: optuna_study.Study, call: Call) -> None:
     if best.user_attrs[optuna_study.OWNER] != study.owner:
         path = best.user_attrs[optuna_study.PATH]
         call.note(
-            f"tune: the best of the study so far is trial {best.number}, {score:.4g}, in {path}; the results here are "
-            "those of this directory."
+            f"tune: the best of the study so far is trial {best.number}, {format_number(score)}, in {path}; the "
+            "results here are those of this directory."
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors
+from shoal.base.numbers import format_number
 from shoal.config import arguments
 from shoal.disk.json_files import read_json, report_wrong_types, write_json
 from shoal.search.optuna_study import Study
@@ -130,5 +131,5 @@ def _progress(study: Study, trials: int) -> str:
     failed, best = states.count("FAIL"), study.best
     words = [f"{len(states) - states.count('RUNNING')} of {trials} trials"]
     words += [f"{failed} failed"] if failed else []
-    words += [f"best {best[1]:.4g} (trial {best[0].number})"] if best else []
+    words += [f"best {format_number(best[1])} (trial {best[0].number})"] if best else []
     return ", ".join(words)

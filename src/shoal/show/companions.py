@@ -9,6 +9,7 @@ import json
 import math
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import sys
@@ -206,7 +207,7 @@ class Process:
                 RunDirectory(Path(self._path)).save_logger(self.name, self.state)
 
     def _later(self) -> str:
-        return self._companion.later.format(path=self._path)
+        return self._companion.later.format(path=shlex.quote(str(self._path)))
 
     def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` reports

@@ -3,11 +3,13 @@
 import contextlib
 import importlib
 import io
+import math
 import os
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
@@ -21,6 +23,11 @@ PALETTE = ("#1f85c8", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#7d8590")
 DASHES = ("-", "--", ":", "-.")  # of curves beyond the palette
 TEXT = "#333333"
 GRID = "#e6e6e6"
+FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+DATES: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+MAX_LABEL = 60  # letters of a name in a legend
+LETTERS_PER_INCH = 13  # of the legend's font
+FEW_POINTS = 10  # of a curve, each of which has a marker
 
 
 def new_figure(width: float = 7, height: float = 4.2) -> Any:
@@ -78,9 +85,28 @@ def set_title(axes: Any, title: str) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG, in a directory that exists."""
+    """Write a figure in the format of its path's suffix, in a directory that exists."""
     with write_whole_file(Path(path), parents=False) as file:
-        figure.savefig(file, format="png")
+        write(figure, file, FORMATS[Path(path).suffix.lower()])
+
+
+def write(figure: Any, file: IO[Any], kind: str, **options: Any) -> None:
+    """Write a figure to a file, with texts that stay text, and say nothing on the terminal.
+
+    Names are shown as they are, and not as formulae. The same figure gives the same bytes.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 (takes half a second)
+    from matplotlib.text import Text  # noqa: PLC0415
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_usetex(False)
+    # Ids of an SVG from a salt, and no date.
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "shoal", "pdf.fonttype": 42}
+    options.setdefault("metadata", DATES.get(kind))
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that the font lacks
+        figure.savefig(file, format=kind, **options)
 
 
 def style(axes: Any) -> None:
@@ -91,10 +117,55 @@ def style(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def add_legend(axes: Any) -> None:
-    """Add the legend, in the reverse order of drawing."""
+def cut(name: str, letters: int = MAX_LABEL) -> str:
+    """Cut a name that is longer than some letters."""
+    return name if len(name) <= letters else f"{name[: letters - 3]}..."
+
+
+def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Add the one legend of a figure, below all axes; long names are cut."""
+    if not labels:
+        return
+    texts = [
+        " " * label.startswith("_") + cut(label) for label in labels
+    ]  # one with "_" at its begin is hidden
+    letters = figure.get_figwidth() * LETTERS_PER_INCH
+    columns = max(1, min(len(texts), 4, int(letters / (max(map(len, texts)) + 8))))
+    style: Any = {"frameon": False, "fontsize": 9, "labelcolor": TEXT}
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns, **style)
+
+
+def add_legend_of(axes: Any) -> None:
+    """Add the legend of the only axes of a figure, in the reverse order of drawing."""
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="best", labelcolor=TEXT)
+    add_legend(axes.figure, handles[::-1], labels[::-1])
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten between two positive bounds, with their multiples where there are few of them."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1,), (1, 3), (1, 2, 5)):
+        values = [float(f"{factor}e{k}") for k in exponents for factor in factors]
+        inside = [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(inside) >= 3:
+            return inside[:: math.ceil(len(inside) / 6)]
+    return linear_ticks(low, high)
+
+
+def linear_ticks(low: float, high: float) -> list[float]:
+    """Return about four round numbers between two bounds; whole ones between whole ones."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 (takes half a second)
+
+    values = MaxNLocator(4, integer=isinstance(low, int)).tick_values(low, high)
+    return [float(value) for value in values if low - 1e-12 <= value <= high + 1e-12]
+
+
+def set_log_ticks(axis: Any, form: Callable[[float], str] = "{:.6g}".format) -> None:
+    """Make an axis logarithmic, with three labelled ticks or about that between its limits."""
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    values = log_ticks(*map(float, axis.get_view_interval()))
+    axis.set_ticks(values, [form(x) for x in values])
+    axis.set_ticks([], minor=True)
 
 
 def format_steps(steps: float, _: int) -> str:

@@ -1,7 +1,6 @@
 """Learning curves prepared for a page: thinned, with the interquartile mean over seeds, and drawn as SVG."""
 
 import io
-import warnings
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from shoal.show.markup import Markup, element
 
 MAX_POINTS = 200  # of a curve; more are thinned evenly
 REPETITIONS = 2_000  # of the bootstrap at each point: 256 members take seconds
-MAX_LABEL = 60  # letters in a legend
 MAX_SETTINGS = 4  # that have a curve, the best ones
 MAX_LINES = 20  # members that have a line each; quantiles are drawn of more
 QUANTILES = {"5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "95%": 0.95}
@@ -148,31 +146,19 @@ def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
 
 def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
     """Draw curves as SVG for a page; texts and axes have the colour of the text around it."""
-    import matplotlib as mpl  # noqa: PLC0415 (takes half a second)
-
-    # Ids from a salt, so that the same curves give the same bytes; labels are no formulae.
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": title,
-        "text.parse_math": False,
-        "text.usetex": False,
-    }
-    with mpl.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that matplotlib's font lacks, and a browser's has
-        figure = figures.new_figure(7.5, 3.8)
-        axes = figure.add_subplot()
-        for k, curve in reversed(
-            list(enumerate(curves))
-        ):  # the first is above the others, and first in the legend
-            _draw(axes, curve, k, with_lines=len(curves) == 1)
-        axes.set_xlabel("environment steps of each seed", color=TEXT)
-        axes.set_ylabel("return", color=TEXT)
-        axes.xaxis.set_major_formatter(format_steps)
-        figures.style(axes)
-        axes.spines[:].set_color(TEXT)
-        figures.add_legend(axes)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    figure = figures.new_figure(7.5, 3.8)
+    axes = figure.add_subplot()
+    # The first is above the others, and first in the legend.
+    for k, curve in reversed(list(enumerate(curves))):
+        _draw(axes, curve, k, with_lines=len(curves) == 1)
+    axes.set_xlabel("environment steps of each seed", color=TEXT)
+    axes.set_ylabel("return", color=TEXT)
+    axes.xaxis.set_major_formatter(format_steps)
+    figures.style(axes)
+    axes.spines[:].set_color(TEXT)
+    figures.add_legend_of(axes)
+    file = io.StringIO()
+    figures.write(figure, file, "svg", transparent=True)
     text = file.getvalue()
     picture = text[text.index("<svg") :].replace(TEXT, "currentColor").replace(GRID, "#8884")
     label = {"role": "img", "aria_label": title}
@@ -183,7 +169,7 @@ def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> N
     style: Any = {"color": PALETTE[place % len(PALETTE)], "marker": "o", "markersize": 4}
     if with_lines and len(curve.lines) > 1:
         for line in curve.lines.values():
-            axes.plot(curve.steps, line, alpha=0.3, linewidth=0.7, markevery=_lone_points(line), **style)
+            axes.plot(curve.steps, line, alpha=0.3, linewidth=0.7, markevery=_marked_points(line), **style)
         ends = [(np.flatnonzero(np.isfinite(curve.lines[x]))[-1:], curve.lines[x]) for x in curve.failed]
         for places, line in ends:
             axes.plot(curve.steps[places], line[places], "x", color=style["color"], markersize=7)
@@ -193,13 +179,14 @@ def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> N
     middle = curve.middle if len(curve.lines) > 1 else next(iter(curve.lines.values()))
     middle = np.where(np.isfinite(middle), middle, np.nan)
     dashes = DASHES[place // len(PALETTE) % len(DASHES)]
-    (line,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_lone_points(middle), **style)
+    (line,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_marked_points(middle), **style)
     label = curve.name or curve.description
-    label = label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 3]}..."
     line.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
 
 
-def _lone_points(values: np.ndarray) -> list[int]:
-    """Return the places of the numbers that no line leads to, which a marker shows."""
+def _marked_points(values: np.ndarray) -> list[int]:
+    """Return the places of the numbers that a marker shows: of few all, else those that no line leads to."""
+    if len(values) <= figures.FEW_POINTS:
+        return list(range(len(values)))
     is_number = np.isfinite(np.concatenate([[np.nan], values, [np.nan]]))
     return np.flatnonzero(is_number[1:-1] & ~is_number[:-2] & ~is_number[2:]).tolist()

@@ -1,7 +1,10 @@
 """HTML elements whose text is escaped, for pages and notebooks."""
 
 import html
+import re
 from collections.abc import Collection, Iterable, Sequence
+
+SEPARATORS = re.compile(r"(?<=\w)([-_/:=,]+)(?=[^\W\d])")  # and no minus of an exponent
 
 
 class Markup(str):
@@ -35,6 +38,11 @@ def join(parts: Iterable[str]) -> Markup:
     return Markup("".join(x if isinstance(x, Markup) else html.escape(x) for x in parts))
 
 
+def breakable(text: str) -> Markup:
+    """Let a name break after its separators: `-`, `_`, `/`, `:`, `=` and `,` within it."""
+    return text if isinstance(text, Markup) else Markup(SEPARATORS.sub(r"\1<wbr>", html.escape(text)))
+
+
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()
 ) -> Markup:
@@ -47,9 +55,11 @@ def table(
 
     def line(name: str, cells: Sequence[str]) -> Markup:
         first, *others = cells
-        header = element("th", first, scope="row", **classes[0])
+        header = element("th", breakable(first), scope="row", **classes[0])
         return element(
-            name, header, *(element("td", x, **c) for x, c in zip(others, classes[1:], strict=True))
+            name,
+            header,
+            *(element("td", breakable(x), **c) for x, c in zip(others, classes[1:], strict=True)),
         )
 
     titles = [element("th", x, scope="col", **c) for x, c in zip(head, classes, strict=True)]

@@ -79,14 +79,15 @@ def plot_lineage(
         )
         for collection in (thin, thick, coloured, dotted):
             axes.add_collection(collection)
-        axes.set_yscale("linear" if scale == LINEAR else "log")
         axes.autoscale()
+        if scale != LINEAR:
+            figures.set_log_ticks(axes.yaxis)
         figures.style(axes)
         axes.set_ylabel(f"1 - {name}" if scale == ONE_MINUS_LOG else name, color=TEXT)
     panels[-1].set_xlabel("environment steps of each member", color=TEXT)
     panels[-1].xaxis.set_major_formatter(figures.format_steps)
     figures.set_title(panels[0], title)
-    figures.add_legend(panels[0])
+    figures.add_legend_of(panels[0])
     figure.colorbar(ScalarMappable(norm, COLOUR_MAP), ax=list(panels), label="score at the next evaluation")
     figures.save(figure, path)
 

@@ -63,7 +63,7 @@ def plot_by_episode(
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(label, color=TEXT)
     figures.style(axes)
-    figures.add_legend(axes)
+    figures.add_legend_of(axes)
     figures.set_title(axes, title)
     figures.save(figure, path)
 
@@ -74,9 +74,9 @@ def _plot_curve(
     count, has_mean = returns.shape[1], len(failed) < returns.shape[1]
     rows = iqm_and_interval(curves.with_failures(returns, failed if has_mean else ()))
     curve, low, high = (np.where(np.isfinite(row), row, np.nan) for row in rows)
-    marker = "o" if len(steps) < 2 else None  # a line through one point shows nothing
+    marker = "o" if len(steps) <= figures.FEW_POINTS else None
     if count > 1:
-        axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker)
+        axes.plot(steps, returns, color=COLOUR, alpha=0.25, linewidth=0.7, marker=marker, markersize=3)
         axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label=f"one {unit}")
         if has_mean and np.isfinite(low).any():
             axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
@@ -87,14 +87,14 @@ def _plot_curve(
         axes.plot(*zip(*points, strict=True), "x", color=COLOURS[1], markersize=7, label=name)
     name = f"interquartile mean of {count} {unit}s" if count > 1 else f"one {unit}"
     if has_mean or count == 1:
-        marker = "o" if np.isfinite(curve).sum() < 2 else None
-        axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, label=name)
+        marker = "o" if np.isfinite(curve).sum() <= figures.FEW_POINTS else None
+        axes.plot(steps, curve, color=COLOUR, linewidth=2, marker=marker, markersize=4, label=name)
 
     axes.set_xlabel("environment steps of each seed", color=TEXT)
     axes.xaxis.set_major_formatter(format_steps)
     axes.set_xlim(0 if len(steps) < 2 else min(steps), max(1, *steps) if len(steps) else 1)
     figures.style(axes)
-    figures.add_legend(axes)
+    figures.add_legend_of(axes)
 
 
 def iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

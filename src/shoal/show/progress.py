@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from shoal.base.numbers import format_number
+from shoal.base.terminal import harmless
+
 LINE_INTERVAL_SECONDS = 5.0  # between two plain lines, at least
 LINE_INTERVAL_SHARE = 0.01  # and of the time since the first: a run of ten hours has a line every six minutes
 CLEAR_LINE = "\r\x1b[2K"  # moves to the start of a terminal's line and clears it
@@ -39,7 +42,8 @@ class Progress:
         stream: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._total, self._title, self._clock = total_steps, title, clock
+        self._total, self._title, self._clock = total_steps, harmless(title), clock
+        self._members = members
         self._unit = "steps" if members == 1 else f"steps of {members} {unit}"
         self._stream = sys.stderr if stream is None else stream
         self._silent = quiet or self._stream is None  # a process without a console has no stderr
@@ -66,9 +70,10 @@ class Progress:
         if self._silent:
             return
         numbers = [f"{format_short(steps_per_second)} steps/s"] if math.isfinite(steps_per_second) else []
-        numbers += [f"{name.replace('_', ' ')} {format_number(value)}" for name, value in metrics.items()]
+        for name, value in metrics.items():
+            numbers.append(f"{name.replace('_', ' ')} {'-' if math.isnan(value) else format_number(value)}")
         now = self._clock()
-        seconds_left = self._seconds_left(steps, now)
+        seconds_left = self._seconds_left(steps, now, steps_per_second)
         numbers += (
             [f"{format_duration(seconds_left)} left"]
             if seconds_left is not None and steps < self._total
@@ -91,6 +96,7 @@ class Progress:
 
     def warn(self, text: str) -> None:
         """Write a line about what went wrong, which is shown where nothing else is too."""
+        text = harmless(text)
         if self._stream is None:
             return
         with self._silence_broken_stream():
@@ -106,16 +112,16 @@ class Progress:
             LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time)
         )
 
-    def _seconds_left(self, steps: int, now: float) -> float | None:
-        """Estimate the remaining seconds from the speed since the first update, which excludes compilation."""
+    def _seconds_left(self, steps: int, now: float, steps_per_second: float) -> float | None:
+        """Estimate the remaining seconds from the speed since the first update, which excludes compilation; at the
+        first one from its own speed.
+        """
         if self._first_update is None:
             self._first_update = steps, now
         first_steps, start_time = self._first_update
-        return (
-            (now - start_time) / (steps - first_steps) * (self._total - steps)
-            if steps > first_steps
-            else None
-        )
+        if steps > first_steps:
+            return (now - start_time) / (steps - first_steps) * (self._total - steps)
+        return (self._total - steps) * self._members / steps_per_second if steps_per_second > 0 else None
 
     @contextlib.contextmanager
     def _silence_broken_stream(self) -> Iterator[None]:
@@ -165,7 +171,7 @@ class Activity:
 
     def describe(self, text: str) -> None:
         """Set the description of the current work; fast enough to be called for every small part of it."""
-        self._text = text
+        self._text = harmless(text)
 
     def _write(self) -> None:
         start_time, pause = time.monotonic(), self._silent_seconds
@@ -198,11 +204,6 @@ def format_short(value: float) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def format_number(value: float) -> str:
-    """Format a metric in at most five digits; "-" for NaN."""
-    return "-" if math.isnan(value) else f"{value:.1f}" if 10 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def format_duration(seconds: float) -> str:

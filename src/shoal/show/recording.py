@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.base.numbers import format_number
 from shoal.engine.evaluation import EvaluationState, start_episodes, step_episodes
 from shoal.engine.run_config import check_at_least
 from shoal.envs.base import can_render, draws_past, frames_per_second, render, unwrapped
@@ -183,6 +184,6 @@ def _frames(
                     f"{type(unwrapped(environment)).__name__}.render returned pictures of {size[:2]} and of "
                     f"{picture.shape[:2]} pixels; all must be of one size."
                 )
-            caption = f"#{number}   step {step}   return {returned:.4g}"
+            caption = f"#{number}   step {step}   return {format_number(returned)}"
             yield films.Frame(picture, caption, step == len(episode.returned) - 1)
     tell(f"writing {total:,} pictures")

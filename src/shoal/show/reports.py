@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.numbers import format_interval, format_number, format_numbers
 from shoal.disk.directory import RunDirectory
 from shoal.disk.metrics_file import Mark, MetricsWriter
-from shoal.disk.summary import interval_lines, interval_text, score_statistics
+from shoal.disk.summary import interval_lines, score_statistics
 from shoal.engine.history import Numbers
 from shoal.engine.population.members import Member, Members, members_of
 from shoal.engine.run_config import RunConfig
@@ -311,9 +312,9 @@ def _result_lines(summary: dict[str, Any]) -> list[str]:
     best, last = "not evaluated again (absolute_episodes=0)", "not evaluated (eval_every='never')"
     if absolute:
         episodes = f"   ({summary['evaluation']['episodes']} new episodes each)"
-        best = f"{_score_text(absolute, interval_text(absolute['interval']))}{episodes}"
+        best = f"{_score_text(absolute)}{episodes}"
     if final:
-        last = _score_text(final)
+        last = _score_text({**final, "interval": None}, absolute and absolute["interval"])
     return [
         *_setting_lines(summary),
         f"  best policies   {best}",
@@ -326,9 +327,16 @@ def _result_lines(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _score_text(score: Mapping[str, Any], interval: str = "") -> str:
-    found = _with_nan(score)
-    return f"IQM {found['iqm']:.2f}{interval}  worst seed {np.min(found['returns']):.2f}"
+def _score_text(score: Mapping[str, Any], like: Sequence[float] | None = None) -> str:
+    """Format a score, with its interval if it has one, and that of the worst seed.
+
+    Args:
+      like: the interval whose digits the numbers have, where the score has none itself.
+    """
+    found, like = _with_nan(score), score["interval"] or like
+    values = found["returns"] if "returns" in found else found["values"]
+    iqm, worst = format_numbers([found["iqm"], float(np.min(values))], like)
+    return "  ".join(filter(None, [f"IQM {iqm}", format_interval(score["interval"]), f"worst seed {worst}"]))
 
 
 def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -357,7 +365,7 @@ def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
     """
     rows = [row for row in summary.get("members", []) if "label" in row]
     scores_shown = [(row["label"], row["absolute"] or row["final"]) for row in rows[:shown]]
-    lines = [f"  {label}   IQM {_with_nan(score)['iqm']:.2f}" for label, score in scores_shown if score]
+    lines = [f"  {label}   IQM {format_number(x['iqm'], x['interval'])}" for label, x in scores_shown if x]
     return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
 
 
@@ -391,10 +399,9 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
     if "absolute" not in score:
         return [f"  the score {score['name']} chose the best policies"]
     absolute, final = score["absolute"], score["final"]
-    interval = interval_text(absolute["interval"], ".4g")
+    last = format_number(final["iqm"], absolute["interval"])
     return [
-        f"  the score {score['name']} chose the best policies: IQM {absolute['iqm']:.4g}{interval}  "
-        f"worst seed {np.min(absolute['values']):.4g}; last policies {final['iqm']:.4g}"
+        f"  the score {score['name']} chose the best policies: {_score_text(absolute)}; last policies {last}"
     ]
 
 
@@ -405,7 +412,8 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
     best = summary["best"]
     values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
     has_new = best["absolute"] is not None
-    score = f"{best['absolute']:.2f} in new episodes" if has_new else f"score {best['score']:.2f} when chosen"
+    score = format_number(best["absolute" if has_new else "score"])
+    score = f"{score} in new episodes" if has_new else f"score {score} when chosen"
     return [
         f"  best member     seed {best['seed']}: {score}   (of step {best['steps']:,}, trained with {values})"
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.base.numbers import format_interval, format_numbers
 from shoal.engine.population.members import Members
 from shoal.ops import scores
 from shoal.show import learning_curves
@@ -69,9 +70,9 @@ def members_table(
     """
     has_labels = any(member.label for member in members)
     head = ["seed", *(["setting"] if has_labels else []), *columns, *([""] if failed else [])]
-    rows = []
+    cells, rows = [number_cells(values) for values in columns.values()], []
     for k, member in enumerate(members):
-        numbers = [format_number(values[k]) for values in columns.values()]
+        numbers = [column[k] for column in cells]
         labels = [member.label] if has_labels else []
         states = ["failed" if k in failed else ""] if failed else []
         rows.append([str(member.seed), *labels, *numbers, *states])
@@ -94,19 +95,16 @@ def settings_table(caption: str, entries: Sequence[Mapping[str, Any]]) -> Markup
         if entry.get("at_rung"):
             remarks.append(f"stopped after {entry['steps_per_seed']:,} steps")
         count = len(entry["seeds"])
-        interval = format_interval(score.get("interval")) if count >= scores.MIN_SEEDS else ""
-        cells = (f"{place + 1}", format_number(score.get("iqm")), interval, f"{count}", "; ".join(remarks))
+        interval = score.get("interval") if count >= scores.MIN_SEEDS else None
+        (iqm,) = number_cells([score.get("iqm")], interval)
+        cells = (f"{place + 1}", iqm, format_interval(interval), f"{count}", "; ".join(remarks))
         rows.append([entry["label"], *cells])
     return table(caption, RANKING, rows, RANKING[1:5])
 
 
-def format_number(value: float | None, precision: str = ",.2f") -> str:
-    """Format a number of a table; "" for one that is missing or NaN."""
-    return "" if value is None or math.isnan(value) else f"{value:{precision}}"
-
-
-def format_interval(interval: Sequence[float | None] | None) -> str:
-    """Format an interval of a table; "" for none."""
-    if interval is None or None in interval:
-        return ""
-    return f"[{', '.join(format_number(end) for end in interval)}]"
+def number_cells(
+    values: Sequence[float | None], interval: Sequence[float | None] | None = None, sign: str = ""
+) -> list[str]:
+    """Format numbers of a table as `format_numbers` does; "" for one that is missing or NaN."""
+    texts = format_numbers(values, interval, sign)
+    return ["" if x is None or math.isnan(x) else text for x, text in zip(values, texts, strict=True)]

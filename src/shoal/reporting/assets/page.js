@@ -8,7 +8,8 @@
   const colourOf = (place) => palette[place % palette.length];
   const dashOf = (place) => DASHES[Math.floor(place / palette.length) % DASHES.length];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const formatNumber = (x) => (x == null ? "none" : x.toLocaleString("en", { maximumSignificantDigits: 5 }));
+  const isPlain = (x) => x === 0 || (Math.abs(x) >= 1e-4 && Math.abs(x) < 1e6);
+  const formatNumber = (x) => (x == null ? "none" : isPlain(x) ? `${+x.toPrecision(5)}` : (+x.toPrecision(5)).toExponential());
 
   function formatSteps(steps) {
     const units = [["B", 1e9], ["M", 1e6], ["k", 1e3]];
@@ -95,7 +96,7 @@
       bands: bandsOf(columns),
       axes: [
         { ...axis, size: 34, label: "environment steps of each seed", values: (_, ticks) => ticks.map(formatSteps) },
-        { ...axis, label: "return", size: 60 },
+        { ...axis, label: "return", size: 66, values: (_, ticks) => ticks.map(formatNumber) },
       ],
       hooks: { setCursor: [onCursor] },
     };
@@ -158,7 +159,7 @@
     });
     const list = figure.querySelector("figcaption ul");
     const controls = controlsOf(columns, curves, [...list.children].map((item) => item.textContent), update);
-    if (curves.length > 1) list.remove();
+    if (curves.length > 1) list.className = "in-print"; // on the screen the checkboxes are the legend
     update(controls.state);
     output.value = describe(plot, columns);
     const reset = make("button", { type: "button" }, "Reset zoom");
@@ -176,5 +177,8 @@
     }
   }
 
-  charts.forEach((curves, k) => draw(curves, document.getElementById(`chart-${k}`)));
+  charts.forEach((curves, k) => {
+    const figure = document.getElementById(`chart-${k}`); // none where there is nothing to draw
+    if (figure) draw(curves, figure);
+  });
 })();

@@ -3,6 +3,7 @@
 `CartPole-v1.toml` (or `mpe/Spread-v0.toml`, in a folder) has a table `[ppo]` with entries such as
 `learning_rate = 1e-3`: flat names, for the algorithm's config and the run's alike. A table `[trials.ppo]` is for the
 environment's trials, where an agent learns within its memory, which wants other settings than single episodes do.
+`[steps_per_second]` has the speed at which a preset of more than ten minutes was measured, by algorithm.
 """
 
 import importlib.resources
@@ -10,7 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-SUFFIX, TRIALS = ".toml", "trials"
+SUFFIX, TRIALS, SPEED = ".toml", "trials", "steps_per_second"
 
 
 def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[str, Any]:
@@ -27,12 +28,24 @@ def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[st
 
 def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str, Any]]:
     """Return all settings for an environment, or for its trials, by algorithm; empty if there are none."""
+    tables = _read(environment)
+    trial_tables, _ = tables.pop(TRIALS, {}), tables.pop(SPEED, {})
+    return trial_tables if trials else tables
+
+
+def measured_speed(environment: str, algorithm: str, *, trials: bool = False) -> int:
+    """Return the environment steps per second, of all seeds together, that a long preset made on two cores of an AMD
+    EPYC (docs/results.md); 0 where none is kept.
+    """
+    speeds = _read(environment).get(SPEED, {})
+    return (speeds.get(TRIALS, {}) if trials else speeds).get(algorithm, 0)
+
+
+def _read(environment: str) -> dict[str, Any]:
     if environment not in environments():  # so that a name is never used as a path
         return {}
     file = importlib.resources.files(__name__).joinpath(*(environment + SUFFIX).split("/"))
-    tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    trial_tables = tables.pop(TRIALS, {})
-    return trial_tables if trials else tables
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
