@@ -24,6 +24,7 @@ def test_flags_on_the_pages_exist(command, capsys):
     for asked in (
         *([*asked, "--help"] for asked in (*words.values(), *grid_words)),
         [*words["train"], "--help-all"],
+        [*words["train"], "--algorithm", "dqn", "--help-all"],
     ):
         with pytest.raises(SystemExit):
             command(*asked)

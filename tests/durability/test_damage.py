@@ -104,7 +104,7 @@ def only_choosing(shapes):
 
     def compile_run(*_, check=compiled_trainer.accept_any, restore=None, **__):
         check(shapes)
-        raise ChosenError(check.__self__.steps if restore is not None else None)
+        raise ChosenError(check.args[0].steps if restore is not None else None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_trainer, "compile_run", compile_run)

@@ -229,7 +229,7 @@ def check_parameters(words: Sequence[str], options: Sequence[str]) -> None:
     Raises:
       ShoalError: one is, and no parameter of the environment.
     """
-    environment = parse_environment(words)[0]
+    environment = next((word for word in words if "=" not in word), "")
     pairs = [word.partition("=") for word in words if "=" in word and environment]
     hints = {name: settings.hint_of_other_trainer(f"--{name}", options, value) for name, _, value in pairs}
     parameters = api.parameters_of(environment) if any(hints.values()) else {}
