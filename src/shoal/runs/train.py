@@ -540,9 +540,12 @@ def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], ca
     changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())
     call.note(f"resuming from {origin.source} at {origin.steps:,} environment steps{changed}")
     if isinstance(origin, Restoration) and origin.record.get("without_replay"):
-        call.note(
+        steps = flat(plan.experiment.config).get("learning_starts")
+        until = f"{steps:,} environment steps" if isinstance(steps, int) else "this"
+        signals.say(
             "the checkpoint is without its replay, which the run refills by its own policy first, so that it does not "
-            "continue bit for bit"
+            f"continue bit for bit, and learns nothing if it is interrupted before {until} each time; a larger "
+            "checkpoint_replay keeps the replay"
         )
     if "total_steps" in changes:
         call.note(
