@@ -135,6 +135,6 @@ def test_the_table_of_all_names_is_what_hints_are_read_from():
     named = {
         x.replace("-", "_").lower() for x in re.findall(r"`(?:--)?([a-z_-]+|[A-Z_]+)(?:[ =][^`]*)?`", first)
     }
-    meanings, sentences = settings.other_trainers()
+    meanings, _, sentences = settings.other_trainers()
     unknown = named - meanings.keys() - sentences.keys() - known_settings()
     assert {x for x in unknown if x.partition("_")[0] not in settings.LOGGERS} == set() and len(named) > 50

@@ -329,7 +329,7 @@ def test_the_help_and_the_flags_have_the_settings_of_a_torso(command, decide, ca
     assert "--encoder has no value; give it one" in capsys.readouterr().err
 
 
-MEANINGS, SENTENCES = settings.other_trainers()
+MEANINGS, _, SENTENCES = settings.other_trainers()
 PPO_SETTINGS = (
     {"algorithm"} | settings.settings_of(PPOConfig()).keys() | settings.settings_of(RunConfig()).keys()
 )
@@ -376,6 +376,8 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
         ("norm_obs=False", "--no-norm-obs"),
         ("norm_obs=True", "--norm-obs"),
         ("gravity=3 gamma=0.5", "--gamma 0.5"),
+        ("anneal_lr=False", "--lr-schedule constant"),
+        ("norm_adv=False", "--norm-adv none"),
     ],
 )
 @pytest.mark.parametrize("name", ["train", "sweep", "tune", "pbt"])

@@ -275,7 +275,7 @@ def unknown_setting(name: str, value: Any, config: Any, known: Iterable[str] = (
             return ShoalError(
                 f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
             )
-    return ShoalError(f"there is no setting {name!r}{hint_of(name, known or own)}.")
+    return ShoalError(f"there is no setting {name!r}{hint_of(name, [x for x in known or own if x != name])}.")
 
 
 def hint_of(name: str, options: Iterable[str]) -> str:
@@ -296,8 +296,12 @@ def hint_of_other_trainer(name: str, options: Collection[str], value: str = "") 
     plain = name.strip("-+").rpartition(".")[2].replace("-", "_").lower()
     dashes = "--" * name.startswith("--")
     as_option = (lambda x: f"--{x.replace('_', '-')}") if dashes else str
-    meanings, sentences = other_trainers()
-    if as_option(plain) in options:
+    meanings, off, sentences = other_trainers()
+    if plain.removeprefix("no_") in off and (
+        plain.startswith("no_") or value.lower() in ("false", "no", "0")
+    ):
+        meanings, value, plain = off, "", plain.removeprefix("no_")
+    elif as_option(plain) in options:
         meanings = {plain: plain}
     elif plain in sentences:
         return f"; {sentences[plain]}"
@@ -319,13 +323,15 @@ def hint_of_other_trainer(name: str, options: Collection[str], value: str = "") 
 
 
 @functools.cache
-def other_trainers() -> tuple[dict[str, str], dict[str, str]]:
-    """Return by the names of other trainers' settings those of Shoal, with values; and sentences about the others."""
+def other_trainers() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return by the names of other trainers' settings those of Shoal, with values; those that switch them off; and
+    sentences about the others.
+    """
     file = importlib.resources.files(__package__).joinpath("other_trainers.toml")
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     meanings = {name: meaning for meaning, names in table["settings"].items() for name in names.split()}
     texts = [(x["names"].split(), x["text"].format(cuda=install_command("cuda"))) for x in table["sentences"]]
-    return meanings, {name: text for names, text in texts for name in names}
+    return meanings, table["off"], {name: text for names, text in texts for name in names}
 
 
 def needs_of(config: Any) -> Table:
