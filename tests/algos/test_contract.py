@@ -97,7 +97,10 @@ def test_an_update_learns_something_finite(learned):
         assert isinstance(mean, Mean), name
         assert mean.total.shape == mean.weight.shape == ()
         assert mean.total.dtype == mean.weight.dtype == jnp.float32
-        assert np.isfinite(float(mean.value)), name
+        has_none = (
+            name in ("clipped_low", "clipped_high") and mean.weight == 0
+        )  # no bound would hold what is cut
+        assert has_none or np.isfinite(float(mean.value)), name
 
 
 @pytest.mark.quick("ppo with memory", "a user's")
@@ -132,7 +135,8 @@ def test_it_is_pure(config, learn, learned):
 @pytest.mark.rare("mappo", "reinforce", "ppo with memory")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
-    changed = {name: s.value / 2 or 0.125 for name, s in settings_of(config).items() if s.is_data}
+    data = {name: s.value for name, s in settings_of(config).items() if s.is_data and s.value is not None}
+    changed = {name: value / 2 or 0.125 for name, value in data.items()}
     names = list(changed)
     changed |= {name: 0.05 for name, value in changed.items() if value == math.inf}
     configs = [struct.as_arrays(with_settings(config, **{name: value})) for name, value in changed.items()]

@@ -141,7 +141,7 @@ DEGREE = {"dqn": 2, "c51": 0, "qr_dqn": 1, "pqn": 2}  # of the loss in these uni
 
 
 @pytest.mark.parametrize(
-    "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core"} & {*more}]
+    "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core", "dueling"} & {*more}]
 )
 @pytest.mark.quick("munchausen", "watkins", "pqn")
 @pytest.mark.rare("dqn")

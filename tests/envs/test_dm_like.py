@@ -195,7 +195,7 @@ def test_every_name_is_listed_and_is_made_or_refused():
 @pytest.mark.parametrize("name", ["Snake-v1", "Maze-v0", "Tetris-v0", "Cleaner-v0"])
 @pytest.mark.rare("Maze-v0", "Tetris-v0", "Cleaner-v0")
 def test_the_checker_finds_nothing(name):
-    assert shoal.check(make(PREFIX + name), keys=4, steps=32, seconds=300) == []
+    assert shoal.check(make(PREFIX + name), keys=4, steps=32) == []
 
 
 def test_the_time_limit_is_shoals_and_jumanjis_is_out_of_reach():
