@@ -552,6 +552,19 @@ def test_being_sooner_is_by_the_common_evaluations(write_run):
     assert "probability of being sooner" in text_of(few)
 
 
+def test_steps_after_the_end_of_a_run_are_no_common_evaluations(write_run):
+    """Its last evaluation stands for another's next one where its own would not have been due before."""
+    short = evaluated(
+        write_run, "short", [0, 80, 160], [[0.0] * 5, [0.0] * 3 + [2.0] * 2, [0.0] * 3 + [2.0] * 2]
+    )
+    for name, step, points in (("far", 5_000, 1), ("near", 165, 2)):
+        other = evaluated(write_run, name, [0, step], [[0.0] * 5, [2.0] * 5])
+        row = compare([short, other], target=1.0, consecutive=1)["rows"][1]
+        sooner = row["steps_to_score"]["CartPole-v1"]["sooner"]
+        assert sooner["points"] == points and row["steps_to_score"]["CartPole-v1"]["steps"] == [step] * 5
+        assert sooner["value"] == (None if points == 1 else 0.8)  # nobody reaches it at step 0 alone
+
+
 def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
     saved, save = [], figures.save
     monkeypatch.setattr(figures, "save", lambda figure, path: saved.append(figure) or save(figure, path))
@@ -578,6 +591,12 @@ def test_labels_give_texts_colours_and_the_order(write_run, tmp_path, monkeypatc
         figures.PALETTE[3],
     ]
     assert ">ours</text>" in (tmp_path / "svg.svg").read_text()
+    named = compare(
+        {"a=1": write_run("d", GOOD), "a": write_run("e", GOOD)},
+        plot=tmp_path / "z.svg",
+        labels={"a": "1=x=y"},
+    )
+    assert len(named["rows"]) == 2 and drawn[-1].legends[0].get_texts()[0].get_text() == "x=y"
     with pytest.raises(ShoalError, match="labels has 'd', which is no row; there are a, b"):
         compare(runs, plot=tmp_path / "y.png", labels={"d": ""})
 

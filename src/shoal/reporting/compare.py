@@ -70,7 +70,9 @@ def compare(
         runs, metric=metric, target=target, consecutive=consecutive, bounds=bounds, anyway=anyway
     )
     names = [row.name for row in comparison.rows]
-    texts = {str(name): str(text) for name, text in arguments.mapping("labels", labels or {}).items()}
+    texts = dict(
+        _label(f"{x}={text}", names) for x, text in arguments.mapping("labels", labels or {}).items()
+    )
     if unknown := [name for name in texts if name not in names]:
         raise ShoalError(
             f"labels has {unknown[0]!r}, which is no row; there are {', '.join(names)}{nearest(unknown[0], names)}"
@@ -415,16 +417,27 @@ def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, An
     }
 
 
+def _label(word: str, names: Sequence[str]) -> tuple[str, str]:
+    """Split NAME=TEXT at the end of the longest row's name that it begins with, since such a name may have an "="."""
+    known = max(
+        (name for name in names if word.startswith(f"{name}=")), key=len, default=word.partition("=")[0]
+    )
+    return known, word[len(known) + 1 :]
+
+
 def sooner(comparison: Comparison, first: Row, other: Row, environment: str) -> dict[str, Any]:
     """Compute the probability that a seed of a row reaches the target before one of the first, with its interval.
 
-    A tie counts half, as where neither reaches it. `points` is the number of evaluations that both have, by which alone
-    they are compared.
+    A tie counts half, as where neither reaches it; where no seed does there is none. `points` is the number of
+    evaluations that both have, by which alone they are compared.
     """
     place = comparison.environments.index(environment)
     times, points = common_times(comparison, [row.entries[place] for row in (first, other)])
     if points < comparison.consecutive:
         return {"value": None, "interval": None, "why": f"{points} common evaluations", "points": points}
+    if not np.isfinite(np.concatenate(times)).any():
+        why = "no seed reaches it at the common evaluations"
+        return {"value": None, "interval": None, "why": why, "points": points}
     ranks = -times[0], -times[1]
     has_interval = first.has_interval and other.has_interval
     interval = comparisons.improvement_interval(*ranks) if has_interval else None

@@ -101,14 +101,16 @@ def shared_curves(entries: Sequence[Entry]) -> tuple[np.ndarray, list[np.ndarray
     """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
 
     Whoever looks more often finds a high score sooner, and whoever looks longer finds more of them: see
-    `curves.common_grid`.
+    `curves.common_grid`. A run's last evaluation stands for a point after its end only until its next one would have
+    been due.
 
     Returns:
       the grid [G], and values [G, seeds] of each run.
     """
     grid = curves.common_grid([entry.steps for entry in entries])
     values = [curves.on_grid(grid, entry.steps, entry.curves) for entry in entries]
-    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0)
+    until = min(x.steps[-1] + np.diff(x.steps[-2:]).sum() for x in entries)
+    is_shared = np.all([~np.isnan(x).all(axis=1) for x in values], axis=0) & (grid <= until)
     return grid[is_shared], [x[is_shared] for x in values]
 
 

@@ -353,9 +353,11 @@ def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _policy_returns(entry: Mapping[str, Any]) -> str:
     """Say what the policies of a seed that failed return, which is no score of it."""
-    texts = {"last": " and returns {:.2f}", "best": "; its best one returns {:.2f}"}
+    texts = {"last": " and returns {}", "best": "; its best one returns {}"}
     found = {text: entry.get(f"{which}_policy_return") for which, text in texts.items()}
-    return "".join(text.format(x) for text, x in found.items() if x is not None and np.isfinite(x))
+    return "".join(
+        text.format(format_number(x)) for text, x in found.items() if x is not None and np.isfinite(x)
+    )
 
 
 def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
