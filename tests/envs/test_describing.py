@@ -181,6 +181,21 @@ def test_an_environment_is_the_same_again(environment):
     through_a_file(environment)
 
 
+@envs.environment
+class OwnLimit(CartPole):
+    """Has a limit of its own, by the name of the wrapper's."""
+
+    max_episode_steps: int = 20
+
+
+def test_a_limit_that_is_the_environments_own_field_is_written():
+    for limit, description in (
+        (7, describe(OwnLimit(max_episode_steps=7))),
+        (20, describe_named(f"{__name__}:OwnLimit", {})),
+    ):
+        assert description.parameters["max_episode_steps"] == limit
+
+
 def test_a_wrapper_is_written_with_the_name_of_what_it_holds():
     stacked = description_to_json(describe(FrameStack(make("CartPole-v1", gravity=5.0), 4)))
     assert stacked["name"] == "shoal.envs.wrappers:FrameStack"

@@ -87,7 +87,7 @@ def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
         if declared.kind in by_keyword and declared.default is not inspect.Parameter.empty
         if parameter not in registered
     }
-    if TIME_LIMIT in defaults:
+    if TIME_LIMIT in defaults and registry.family_of(name):  # whose limit may depend on the parameters
         defaults[TIME_LIMIT] = registry.default_limit(name, parameters)
     complete = registry.portable_parameters(name, {**defaults, **parameters})
     gaps = {parameter: reason for parameter, x in complete.items() if (reason := _reason_not_writable(x))}

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.disk.directory import COMPLETE, LOGGERS, RunDirectory
+from shoal.disk.json_files import read_json
 
 READY_SECONDS = 60.0  # from the start of a process until it has what it needs; no run compiles before
 QUIET_SECONDS = 3.0  # of these, before a line says what is waited for
@@ -99,10 +100,19 @@ class Companions:
         for process in self._processes:
             process.begin(path, note, warn)
 
-    def summary(self) -> dict[str, dict[str, str]]:
+    def summary(self, path: Path) -> dict[str, dict[str, str]]:
         """Return the entry in the summary of a finished run: what each logger has of it, `COMPLETE` or a sentence."""
-        states = {process.name: process.state for process in self._groups[1]}
+        states = {process.name: process.state for process in self._groups[1]} | self.left_out(path)
         return {LOGGERS: states} if states else {}
+
+    def left_out(self, path: Path) -> dict[str, str]:
+        """Say of each logger of a run that followed it before it was resumed, and does not now, what it lacks."""
+        files = [read_json(file) for file in sorted((path / LOGGERS).glob("*.json"))]
+        earlier = {file["name"] for file in files if "name" in file} - {
+            process.name for process in self._processes
+        }
+        clause = f"; `shoal log {shlex.quote(str(path))} --logger {{}}` sends what is missing"
+        return {name: f"the run was resumed without it{clause.format(name)}" for name in sorted(earlier)}
 
     def abandon(self) -> None:
         """End them at once, since nothing of the run is kept."""

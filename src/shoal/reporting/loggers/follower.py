@@ -119,6 +119,7 @@ class Follower:
         requested = self._requested._asdict()
         return {
             "schema": SCHEMA,
+            "name": self._name,
             "settings": settings_hash(self._config),
             "requested": {**requested, "arguments": dict(requested["arguments"])},
             **start,
