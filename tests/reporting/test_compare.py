@@ -478,7 +478,13 @@ def test_the_picture_has_the_numbers(write_run, drawn, tmp_path):
         for axes in panels[:: len(panels) - 1]
     )
     rows = result["rows"]
-    assert iqm == [rows[0]["iqm"]["interval"]] and chance == [rows[1]["improvement"]["interval"]]
+    cut = [
+        panels[0].get_xlim()[0],
+        rows[1]["iqm"]["interval"][1],
+    ]  # an interval without a lower end has an arrow
+    assert iqm == [rows[0]["iqm"]["interval"], cut] and chance == [rows[1]["improvement"]["interval"]]
+    assert rows[1]["iqm"]["interval"][0] == -math.inf
+    assert [x.get_marker() for x in panels[0].lines].count("<") == 1
     assert len(bands(curve)) == 2 and len(bands(profile)) == 2  # none of four seeds
     np.testing.assert_allclose(reached.lines[0].get_ydata(), [0, 0.4, 0.8])
     assert reached.lines[0].get_drawstyle() == profile.lines[1].get_drawstyle() == "steps-post"

@@ -116,14 +116,30 @@ def _draw_scores(
     panels: Any = np.ravel(place.subgridspec(1, len(shown)).subplots(sharey=True)) if shown else ()
     for axes, name in zip(panels, shown, strict=True):
         for height, (row, style) in enumerate(zip(rows, styles, strict=True)):
-            value, interval = (row.get(name, {}).get(x) for x in ("value", "interval"))
-            if value is None or not np.isfinite(value):
-                continue
-            if interval and np.isfinite(interval).all():
-                axes.plot(
-                    interval, [height, height], color=style.colour, lw=6, alpha=0.4, solid_capstyle="butt"
+            value = row.get(name, {}).get("value")
+            if value is not None and np.isfinite(value):
+                axes.plot(value, height, "|", color=style.colour, markersize=12, markeredgewidth=2.5)
+            elif value is not None:
+                axes.text(
+                    0.02,
+                    height,
+                    f"{value}",
+                    transform=axes.get_yaxis_transform(),
+                    color=style.colour,
+                    va="center",
                 )
-            axes.plot(value, height, "|", color=style.colour, markersize=12, markeredgewidth=2.5)
+            finite = [x for x in row.get(name, {}).get("interval") or () if np.isfinite(x)]
+            axes.update_datalim([(x, height) for x in finite])
+        axes.autoscale_view()
+        limits = axes.get_xlim()
+        for height, (row, style) in enumerate(zip(rows, styles, strict=True)):
+            if not (interval := row.get(name, {}).get("interval")):
+                continue
+            looks: Any = {"color": style.colour, "lw": 6, "alpha": 0.4, "solid_capstyle": "butt"}
+            axes.plot(np.clip(interval, *limits), [height, height], **looks)
+            if np.isneginf(interval[0]):  # the interval has no lower end
+                axes.plot(limits[0], height, "<", color=style.colour, markersize=7)
+        axes.set_xlim(limits)
         figures.style(axes)
         axes.grid(False)
         axes.grid(axis="x", color=figures.GRID, linewidth=0.8)
@@ -258,10 +274,15 @@ def _draw(axes: Any, styles: Sequence[Style], lines: Sequence[Curve], step: str 
             drawstyle=drawstyle,
             **looks,
         )
-        has_band = np.isfinite(line.low) & np.isfinite(line.high)
-        if has_band.any():
+        axes.update_datalim([(x, y) for x, y in zip(line.x, line.low, strict=True) if np.isfinite(y)])
+    axes.autoscale_view()
+    bottom = axes.get_ylim()[0]
+    for style, line in zip(styles, lines, strict=True):
+        has_band = ~np.isnan(line.low) & np.isfinite(line.high)
+        if has_band.any():  # one without a lower end reaches the bottom
             band: Any = {"color": style.colour, "alpha": 0.18, "linewidth": 0, "step": step}
-            axes.fill_between(line.x, line.low, line.high, where=has_band, **band)
+            axes.fill_between(line.x, np.maximum(line.low, bottom), line.high, where=has_band, **band)
+    axes.set_ylim(bottom=bottom)
 
 
 def _label_steps(axes: Any, y: str, title: str) -> None:
