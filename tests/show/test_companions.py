@@ -192,12 +192,12 @@ def test_what_a_logger_loses_is_said_in_a_quiet_run_and_can_be_sent(user_folder,
         processes.require(progress.note)
         processes.begin(path, progress.note, progress.warn)
         log(path, range(4))
-        RunDirectory(path).save_summary({"steps_per_seed": 3, "evaluation": {}, **processes.summary(path)})
+        RunDirectory(path).save_summary({"steps_per_seed": 3, "evaluation": {}, **processes.summary()})
     (line,) = shown.getvalue().splitlines()
     later = f"`shoal log {path} --logger faulty:Faulty` sends what is missing"
     assert line.startswith("faulty:Faulty") and HOW[how] in line and line.endswith(later)
     state = json.loads((path / "summary.json").read_text())["loggers"]["faulty:Faulty"]
-    assert state == processes.summary(path)["loggers"]["faulty:Faulty"]
+    assert state == processes.summary()["loggers"]["faulty:Faulty"]
     assert HOW[how] in state and state.endswith(later)
     assert ("Traceback" in (path / "loggers/faulty-Faulty.log").read_text()) == (how.startswith("r"))
     processes.abandon()
@@ -300,6 +300,7 @@ def test_loggers_change_nothing_in_a_run(user_folder, capfd):
     assert set(listener.steps) <= set(steps)
     config = [(user_folder / name / "config.json").read_text() for name in ("plain", "logged")]
     assert config[0].replace("plain", "logged") == config[1]
+    (run.path / "loggers" / "torn.json").write_text("{")
     longer = shoal.resume(run.path, total_steps=4_000, progress=False)  # without its loggers
     expected = "the run was resumed without it; `shoal log logged --logger {}` sends what is missing"
     assert longer.summary["loggers"] == {name: expected.format(name) for name in states}

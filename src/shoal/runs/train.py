@@ -250,9 +250,7 @@ def _run(
         output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         trained_run = save_run(plan.experiment, trained, absolute, output, history, call)
-    return dataclasses.replace(
-        trained_run, summary={**trained_run.summary, **companions.summary(directory.path)}
-    )
+    return dataclasses.replace(trained_run, summary={**trained_run.summary, **companions.summary()})
 
 
 def _note_duration(plan: Plan, call: Call) -> None:
@@ -419,9 +417,7 @@ def save_run(
         summary |= pbt_run.summarise_members(experiment, trained, history)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
     reporter.warn_of_clipping()
-    summary |= reporter.companions.summary(directory.path)
-    for name, state in reporter.companions.left_out(directory.path).items():
-        reporter.progress.warn(f"{name}: {state}")
+    summary |= reporter.companions.summary()
     reporter.end_interim()
     if summary["revision"] is None:
         call.note(

@@ -59,6 +59,7 @@ class Companions:
     def __init__(self, companions: Sequence[Companion] = (), first: Sequence[Companion] = ()):
         self._processes = [Process(companion, self._ask_to_stop) for companion in (*first, *companions)]
         self._groups = self._processes[: len(first)], self._processes[len(first) :]
+        self._left_out: dict[str, str] = {}
         self.stop = ""
 
     def __enter__(self) -> "Companions":
@@ -99,20 +100,14 @@ class Companions:
         """
         for process in self._processes:
             process.begin(path, note, warn)
+        self._left_out = _left_out(path, [process.name for process in self._processes])
+        for name, state in self._left_out.items():
+            warn(f"{name}: {state}")
 
-    def summary(self, path: Path) -> dict[str, dict[str, str]]:
+    def summary(self) -> dict[str, dict[str, str]]:
         """Return the entry in the summary of a finished run: what each logger has of it, `COMPLETE` or a sentence."""
-        states = {process.name: process.state for process in self._groups[1]} | self.left_out(path)
+        states = {process.name: process.state for process in self._groups[1]} | self._left_out
         return {LOGGERS: states} if states else {}
-
-    def left_out(self, path: Path) -> dict[str, str]:
-        """Say of each logger of a run that followed it before it was resumed, and does not now, what it lacks."""
-        files = [read_json(file) for file in sorted((path / LOGGERS).glob("*.json"))]
-        earlier = {file["name"] for file in files if "name" in file} - {
-            process.name for process in self._processes
-        }
-        clause = f"; `shoal log {shlex.quote(str(path))} --logger {{}}` sends what is missing"
-        return {name: f"the run was resumed without it{clause.format(name)}" for name in sorted(earlier)}
 
     def abandon(self) -> None:
         """End them at once, since nothing of the run is kept."""
@@ -121,6 +116,16 @@ class Companions:
 
     def _ask_to_stop(self, text: str) -> None:
         self.stop = self.stop or text
+
+
+def _left_out(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """Say of each logger that followed a run before it was resumed, and is none of these, what it lacks."""
+    earlier = set()
+    for file in (path / LOGGERS).glob("*.json"):
+        with contextlib.suppress(ShoalError, KeyError):  # damaged, or no logger's
+            earlier.add(read_json(file)["name"])
+    clause = f"the run was resumed without it; `shoal log {shlex.quote(str(path))} --logger {{}}` sends what is missing"
+    return {name: clause.format(name) for name in sorted(earlier.difference(names))}
 
 
 class Process:
@@ -205,7 +210,7 @@ class Process:
 
     @property
     def state(self) -> str:
-        """What a logger has of a finished run: `COMPLETE`, or why it lacks some and how that is sent."""
+        """`COMPLETE` where a logger has all of a finished run; else why it lacks some, and how that is sent."""
         if self.result.get(COMPLETE):
             return COMPLETE
         return f"{self.failure or 'it has not ended yet'}; {self._later()}"
