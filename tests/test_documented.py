@@ -10,6 +10,7 @@ import pytest
 
 import shoal
 from shoal.config import settings
+from shoal.config.other_trainers import other_trainers
 from shoal.reporting.loggers.requests import LoggerFlags
 from shoal.runs import plan
 
@@ -135,6 +136,6 @@ def test_the_table_of_all_names_is_what_hints_are_read_from():
     named = {
         x.replace("-", "_").lower() for x in re.findall(r"`(?:--)?([a-z_-]+|[A-Z_]+)(?:[ =][^`]*)?`", first)
     }
-    meanings, _, sentences = settings.other_trainers()
+    meanings, _, sentences = other_trainers()
     unknown = named - meanings.keys() - sentences.keys() - known_settings()
     assert {x for x in unknown if x.partition("_")[0] not in settings.LOGGERS} == set() and len(named) > 50

@@ -13,6 +13,7 @@ from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.cli import train
 from shoal.config import settings
+from shoal.config.other_trainers import other_trainers
 from shoal.config.settings import flat
 from shoal.disk.directory import RunDirectory
 from shoal.engine.run_config import RunConfig
@@ -329,7 +330,7 @@ def test_the_help_and_the_flags_have_the_settings_of_a_torso(command, decide, ca
     assert "--encoder has no value; give it one" in capsys.readouterr().err
 
 
-MEANINGS, _, SENTENCES = settings.other_trainers()
+MEANINGS, _, SENTENCES = other_trainers()
 PPO_SETTINGS = (
     {"algorithm"} | settings.settings_of(PPOConfig()).keys() | settings.settings_of(RunConfig()).keys()
 )

@@ -15,6 +15,7 @@ from shoal.base.user_errors import reports_user_code
 from shoal.cli import help as pages
 from shoal.config import settings
 from shoal.config.arguments import literal
+from shoal.config.other_trainers import hint_of_other_trainer
 from shoal.config.requirements import check_needs
 
 T = TypeVar("T")
@@ -231,7 +232,7 @@ def check_parameters(words: Sequence[str], options: Sequence[str]) -> None:
     """
     environment = next((word for word in words if "=" not in word), "")
     pairs = [word.partition("=") for word in words if "=" in word and environment]
-    hints = {name: settings.hint_of_other_trainer(f"--{name}", options, value) for name, _, value in pairs}
+    hints = {name: hint_of_other_trainer(f"--{name}", options, value) for name, _, value in pairs}
     parameters = api.parameters_of(environment) if any(hints.values()) else {}
     for name, hint in hints.items():
         if hint and name.replace("-", "_") not in parameters:
