@@ -150,15 +150,7 @@ class TrainedPolicy:
             raise ShoalError(
                 "reward=None: this policy is shown the previous reward; give it, such as reward=0.0."
             )
-        if action_mask is None and self._needs_mask:
-            raise ShoalError(
-                "action_mask=None: the world of this policy has masks, and without one it may choose an illegal "
-                "action; give that of the time-step, such as action_mask=timestep.action_mask."
-            )
-        if action_mask is not None:
-            batch_shape = () if is_single else (size,)
-            action_mask = as_mask(action_mask, spec.action_space, (*batch_shape, *agents), spec.roles)
-            action_mask = jax.tree.map(lambda x: x[None], action_mask) if is_single else action_mask
+        mask = self._mask(action_mask, () if is_single else (size,), agents)
         fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
             "reward": as_batch("reward", 0.0 if reward is None else reward, np.float32, size, agents),
             "discount": np.ones((size, *agents), np.float32),
@@ -167,11 +159,23 @@ class TrainedPolicy:
         }
         if alive is not None:
             fields["alive"] = as_batch("alive", alive, bool, size, agents)
-        timestep = TimeStep(observation=observation, action_mask=action_mask, **fields)
+        timestep = TimeStep(observation=observation, action_mask=mask, **fields)
         memory, action = _act(self.config, spec, self.parameters, memory, timestep, as_key(key))
         if is_single:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
+
+    def _mask(self, action_mask: Any, batch_shape: tuple[int, ...], agents: tuple[int, ...]) -> PyTree:
+        """Return a mask of a batch, whose shape is () for one observation; None for a world without masks."""
+        if action_mask is None and self._needs_mask:
+            raise ShoalError(
+                "action_mask=None: the world of this policy has masks, and without one it may choose an illegal "
+                "action; give that of the time-step, such as action_mask=timestep.action_mask."
+            )
+        if action_mask is None:
+            return None
+        mask = as_mask(action_mask, self.spec.action_space, (*batch_shape, *agents), self.spec.roles)
+        return mask if batch_shape else jax.tree.map(lambda x: x[None], mask)
 
     def act(
         self, observation: PyTree, *, action_mask: Any = None, alive: Any = None, key: Array | None = None

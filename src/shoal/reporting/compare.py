@@ -69,14 +69,7 @@ def compare(
     comparison = read_comparison(
         runs, metric=metric, target=target, consecutive=consecutive, bounds=bounds, anyway=anyway
     )
-    names = [row.name for row in comparison.rows]
-    texts = dict(
-        _label(f"{x}={text}", names) for x, text in arguments.mapping("labels", labels or {}).items()
-    )
-    if unknown := [name for name in texts if name not in names]:
-        raise ShoalError(
-            f"labels has {unknown[0]!r}, which is no row; there are {', '.join(names)}{nearest(unknown[0], names)}"
-        )
+    texts = _labels(labels, [row.name for row in comparison.rows])
     result = results(comparison)
     if files[1] is not None:
         content = marl_eval.to_marl_eval(comparison.rows, comparison.metric)
@@ -415,6 +408,17 @@ def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, An
         "steps": np.where(has_reached, times, np.inf).tolist(),
         **_estimate(float(curves.survival_quantile(times, has_reached)), interval),
     }
+
+
+def _labels(labels: Any, names: Sequence[str]) -> dict[str, str]:
+    """Return the texts of rows by their names, which all must be rows'."""
+    given = arguments.mapping("labels", labels or {})
+    texts = dict(_label(f"{name}={text}", names) for name, text in given.items())
+    if unknown := [name for name in texts if name not in names]:
+        raise ShoalError(
+            f"labels has {unknown[0]!r}, which is no row; there are {', '.join(names)}{nearest(unknown[0], names)}"
+        )
+    return texts
 
 
 def _label(word: str, names: Sequence[str]) -> tuple[str, str]:
