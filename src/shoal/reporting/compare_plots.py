@@ -28,7 +28,7 @@ SCORES = {
 
 
 class Style(NamedTuple):
-    """How a row is drawn."""
+    """Label, colour and dashes of a row in all panels."""
 
     label: str
     colour: str
@@ -120,14 +120,8 @@ def _draw_scores(
             if value is not None and np.isfinite(value):
                 axes.plot(value, height, "|", color=style.colour, markersize=12, markeredgewidth=2.5)
             elif value is not None:
-                axes.text(
-                    0.02,
-                    height,
-                    f"{value}",
-                    transform=axes.get_yaxis_transform(),
-                    color=style.colour,
-                    va="center",
-                )
+                at_left = {"transform": axes.get_yaxis_transform(), "va": "center"}
+                axes.text(0.02, height, f"{value}", color=style.colour, **at_left)
             finite = [x for x in row.get(name, {}).get("interval") or () if np.isfinite(x)]
             axes.update_datalim([(x, height) for x in finite])
         axes.autoscale_view()
@@ -264,16 +258,8 @@ def _draw(axes: Any, styles: Sequence[Style], lines: Sequence[Curve], step: str 
         shown = np.where(np.isfinite(line.middle), line.middle, np.nan)
         has_marker = np.isfinite(shown).sum() <= figures.FEW_POINTS and not step
         looks: Any = {"marker": "o" if has_marker else None, "markersize": 4, "clip_on": not has_marker}
-        axes.plot(
-            line.x,
-            shown,
-            style.dash,
-            label=style.label,
-            color=style.colour,
-            linewidth=2,
-            drawstyle=drawstyle,
-            **looks,
-        )
+        looks |= {"label": style.label, "color": style.colour, "linewidth": 2, "drawstyle": drawstyle}
+        axes.plot(line.x, shown, style.dash, **looks)
         axes.update_datalim([(x, y) for x, y in zip(line.x, line.low, strict=True) if np.isfinite(y)])
     axes.autoscale_view()
     bottom = axes.get_ylim()[0]

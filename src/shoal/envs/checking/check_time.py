@@ -1,4 +1,4 @@
-"""What a check is doing, named on standard error where it takes long."""
+"""Name the activity of a check on standard error where it takes long."""
 
 import sys
 import threading
