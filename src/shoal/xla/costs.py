@@ -9,6 +9,9 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 PyTree = Any
 
+SUMMED_PRODUCT = "summed_product"
+"""The `jax.named_scope` in which a product is written as multiplications and sums; its gradients are in it too."""
+
 
 def num_parameters(tree: PyTree) -> int:
     """Count the numbers in a pytree of arrays: for a network, its parameters."""
@@ -66,24 +69,24 @@ def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
 def product_flops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
     """Count the floating-point operations in the matrix products and convolutions of one call, tracing it only.
 
-    A product of [m, k] and [k, n] counts 2 m k n. The body of a scan counts once per iteration, that of a
-    `while_loop` (whose number of iterations is unknown) once, and a `cond` counts its most expensive branch.
-    Operations on which no result depends are left out, as in the compiled program.
+    A product of [m, k] and [k, n] counts 2 m k n, where it is written as sums too (`SUMMED_PRODUCT`). The body of a
+    scan counts once per iteration, that of a `while_loop` (whose number of iterations is unknown) once, and a `cond`
+    counts its most expensive branch. Operations on which no result depends are left out, as in the compiled program.
     """
-    program = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
-    needed, _ = dce_jaxpr(program, [True] * len(program.outvars))
-    return program_flops(needed)
+    return program_flops(jax.make_jaxpr(function)(*args, **kwargs).jaxpr)
 
 
 def program_flops(program: Any, repeats: float = 1.0, *, in_loop: bool = False) -> float:
-    """Count as `product_flops` does in a program that is traced, with operations on which no result depends.
+    """Count as `product_flops` does in a program that is traced.
 
     Args:
       repeats: counts the body of a `while_loop` within another one so often, as of gradient steps within updates, whose
         number is data and known to the caller.
       in_loop: whether the program is the body of a `while_loop`.
     """
-    return sum(_flops_of(equation, repeats, in_loop) for equation in program.eqns)
+    program = getattr(program, "jaxpr", program)  # without its constants
+    needed, _ = dce_jaxpr(program, [True] * len(program.outvars))
+    return sum(_flops_of(equation, repeats, in_loop) for equation in needed.eqns)
 
 
 def num_operations(program: Any) -> int:
@@ -106,6 +109,8 @@ def _flops_of(equation: Any, repeats: float, in_loop: bool) -> float:
         kernel, outputs = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
         each = math.prod(kernel) / kernel[parameters["dimension_numbers"].rhs_spec[0]]
         return 2.0 * math.prod(outputs) * each
+    if name == "mul" and SUMMED_PRODUCT in str(equation.source_info.name_stack):
+        return 2.0 * math.prod(equation.outvars[0].aval.shape)  # each is added to others
     is_loop = name == "while"
     inner = [program_flops(x, repeats, in_loop=in_loop or is_loop) for x in _programs(parameters)]
     if name == "cond":

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.xla.barriers import materialise
+from shoal.xla.costs import SUMMED_PRODUCT
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
@@ -77,10 +78,12 @@ def affine_of_few_rows(kernel: Array, bias: Array, x: Array) -> Array:
         return affine_of_few_rows_plain(kernel, bias, x)
     outputs, inputs = kernel.shape
     if outputs <= MAX_SUMMED_OUTPUTS:
-        return jnp.sum(x[:, None] * kernel, axis=-1) + bias
+        with jax.named_scope(SUMMED_PRODUCT):
+            return jnp.sum(x[:, None] * kernel, axis=-1) + bias
     transposed = materialise(kernel.T)  # else it is transposed again at each step of a loop
     if inputs <= MAX_SUMMED_INPUTS:
-        return sum((x[:, i, None] * transposed[i] for i in range(inputs)), start=bias)
+        with jax.named_scope(SUMMED_PRODUCT):
+            return sum((x[:, i, None] * transposed[i] for i in range(inputs)), start=bias)
     if len(x) <= MAX_SINGLE_ROW_PRODUCTS and len(x) * kernel.size <= MAX_SINGLE_ROW_SIZE:
         return jnp.stack([row @ transposed for row in x]) + bias
     return x @ transposed + bias
