@@ -160,7 +160,7 @@ def test_seeds_that_failed_do_not_play(runs, tmp_path, capsys):
     assert cli.main(["eval", str(path), "--episodes", "4", "--against", "random"]) == 0
     assert "as role 0, without seed 1, which was not trained to the end; columns" in capsys.readouterr().out
     directory.save_policy("best", leaves, metadata | {"failed": [True] * 3})
-    with pytest.raises(shoal.ShoalError, match="has no policy: each seed had a number that was not finite"):
+    with pytest.raises(shoal.ShoalError, match="each seed had a number that was not finite; none can play"):
         cross_play(path, "random", episodes=4)
 
 

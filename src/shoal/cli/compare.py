@@ -136,14 +136,11 @@ def _heading(result: Mapping[str, Any]) -> str:
 
 def _aggregate_lines(result: Mapping[str, Any]) -> list[str]:
     width = _width(result)
-    head = [f"{'':<{width}}{'seeds':>5}", "IQM", "median", "mean", "optimality gap"]
-    rows = [head]
+    rows = [[f"{'':<{width}}{'seeds':>5}", "IQM", "median", "mean", "optimality gap"]]
     for row in result["rows"]:
-        others = (
-            _text(row[name], row["failed"], with_interval=False)
-            for name in ("median", "mean", "optimality_gap")
-        )
-        rows.append([f"{row['name']:<{width}}{row['seeds']:>5}", _text(row["iqm"], row["failed"]), *others])
+        names = ("iqm", "median", "mean", "optimality_gap")
+        cells = [_text(row[name], row["failed"], with_interval=name == "iqm") for name in names]
+        rows.append([f"{row['name']:<{width}}{row['seeds']:>5}", *cells])
     return _aligned(rows, (width + 7, CELL, NARROW, NARROW))
 
 

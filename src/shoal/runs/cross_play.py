@@ -44,9 +44,7 @@ class _Given(NamedTuple):
     players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
     which: str = ""  # "best" or "last", for a run
     run: RunDirectory | None = None
-    failed: Sequence[
-        int | str
-    ] = ()  # the seeds of the run that were not trained to the end, whose policies are not here
+    failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end, left out
 
 
 @reports_user_code
@@ -164,7 +162,7 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
     policies = {seed: policy for seed, policy in policies.items() if seed not in failed}
     if not policies:
         raise ShoalError(
-            f"{argument}={str(value)!r} has no policy: each seed had a number that was not finite."
+            f"{argument}={str(value)!r}: each seed had a number that was not finite; none can play."
         )
     return _Given(str(value), list(policies), list(policies.values()), stored.title, directory, failed)
 

@@ -318,10 +318,8 @@ def _preset_of(
     environment: str, parameters: Mapping[str, Any], algorithm: str, saved: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the preset that a config file has of the same environment and algorithm, else today's."""
-    if "preset" in saved and (environment, algorithm) == (
-        saved["environment"]["name"],
-        saved["algorithm"]["name"],
-    ):
+    names = [saved[part].get("name") for part in ("environment", "algorithm") if "preset" in saved]
+    if names == [environment, algorithm]:
         return saved["preset"]
     return preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
 
@@ -491,10 +489,8 @@ def defaults(
         values |= saved["run"] | {"run_dir": ""}
         values |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
-        found = preset_settings
-        values |= (
-            _preset_of(environment, environment_parameters or {}, algorithm, {}) if found is None else found
-        )
+        today = preset(environment, algorithm, trials=bool((environment_parameters or {}).get(TRIAL)))
+        values |= today if preset_settings is None else preset_settings
     if is_given:
         values = {k: v for k, v in values.items() if k not in settings.all_names(config)}
     config, values = _with_choices(config, values, choices or {})
