@@ -313,6 +313,20 @@ def test_an_adapted_object_has_the_name_of_its_own_class(package):
         rebuild(description_to_json(description), {})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_wrapped_adapted_object_has_the_name_of_its_own_class():
+    world = object_of("gymnax")[0]
+    world.__class__ = type("Mine", (type(world),), {"__module__": "my_module"})
+    inner = registry.adapted(world)
+    for env, parameters in (
+        (TimeLimit(inner, 7), {"max_episode_steps": 7}),
+        (RewardScale(TimeLimit(inner, 7), 0.5), {"scale": 0.5}),
+    ):
+        description = describe(env)
+        assert description.name == "gymnax/my_module:Mine" and list(description.gaps) == ["class"]
+        assert parameters.items() <= description.parameters.items()
+
+
 def test_an_environment_of_jaxmarl_that_a_name_made_has_that_name():
     pytest.importorskip("jaxmarl")
     env = make("jaxmarl/MPE_simple_spread_v3", num_agents=2, team_return="sum")

@@ -141,7 +141,7 @@ def test_fewer_than_five_seeds_have_no_interval():
 
 
 def test_what_is_said_of_few_seeds():
-    assert scores.few_seeds_note(10) == "" and "88% to 92%" in scores.few_seeds_note(9)
+    assert scores.few_seeds_note(10) == "" and "87% to 93%" in scores.few_seeds_note(9)
     assert scores.few_seeds_note(5) == scores.few_seeds_note(9)
     assert "no interval from 4 seeds" in scores.few_seeds_note(4)
     assert "no interval from 1 seed:" in scores.few_seeds_note(1)

@@ -121,6 +121,17 @@ def test_a_failed_seed_loses(write_run):
     assert json.loads(command.json_text(result, str))
 
 
+def test_columns_are_as_wide_as_their_longest_cell(write_run):
+    """Nothing is cut within an interval."""
+    failed = write_run("b", tuple(1e-3 * x for x in BETTER), failed=[0, 4])
+    lines = text_of(compare([write_run("a", GOOD), failed], bounds={"CartPole-v1": (0, 5)})).splitlines()
+    rows = lines[2:5]
+    assert any(len(row.partition("5  ")[2].partition("]")[0]) > command.CELL for row in rows)
+    medians = [re.split(r"\]\s+|IQM\s+", row)[-1] for row in rows]
+    assert len({len(row) - len(median) for row, median in zip(rows, medians, strict=True)}) == 1
+    assert all(len({row.index(x) for row in rows[1:] if x in row}) <= 1 for x in ("none: ",))
+
+
 def test_runs_of_which_all_seeds_failed(write_run):
     failed = write_run("b", BETTER, failed=range(5))
     result = compare([write_run("a", GOOD), failed, failed], target=1.0)
@@ -642,6 +653,10 @@ def test_files_are_written_once(write_run, tmp_path):
     for name in ("plot", "export"):
         with pytest.raises(ShoalError, match=f"{name}=.* exists already"):
             compare(runs, **{name: tmp_path / "x.png"})
+    with pytest.raises(
+        ShoalError, match=r"export='.*y.png' is the file of plot too; give a name that is free"
+    ):
+        compare(runs, plot=tmp_path / "y.png", export=tmp_path / "." / "y.png")
     with pytest.raises(ShoalError, match=r"ends in none of \.png, \.pdf, \.svg; try '.*y\.pdf'"):
         compare(runs, plot=tmp_path / "y.jpg")
     with pytest.raises(ShoalError, match="there is no directory"):

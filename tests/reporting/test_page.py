@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,11 @@ import pytest
 
 from shoal import cli
 from shoal.base.errors import ShoalError
+from shoal.base.numbers import format_interval, format_number
 from shoal.disk.lock import Lock
 from shoal.engine.population.members import members_of
 from shoal.reporting import page
 from shoal.reporting.page import report
-from shoal.runs.presets import preset
 from shoal.show import learning_curves, run_html
 from shoal.show.markup import breakable, element, table, void
 
@@ -113,6 +114,12 @@ def test_the_command_of_the_summary_is_shown(make, write_run):
     assert found.texts["pre"] == ["shoal train A --note '<b>'"]
 
 
+def test_the_command_quotes_a_path_with_blanks(make, write_run):
+    (command,) = Page(make(write_run("two words"))).texts["pre"]
+    *words, path = shlex.split(command)
+    assert words == ["shoal", "train", "--config"] and path.endswith("/two words")
+
+
 def test_a_resumed_run_has_no_command_of_its_own(make, write_run):
     history = [{"step": 100, "changes": {"learning_rate": [0.1, 0.25]}}]
     path = write_run("a", config={"history": history}, summary={"command": "shoal resume a"})
@@ -130,6 +137,17 @@ def test_the_page_is_small_and_the_same_each_time(make, write_run):
 
 
 @pytest.mark.slow
+def test_the_numbers_of_a_curve_have_the_digits_of_its_interval(make, write_run):
+    path = write_run("ten", range(10))
+    write_rows(path, rows_of(10, 5))
+    (curve,) = json.loads(Page(make(path)).texts["script"][0])["charts"][0]
+    for text, ends, middle in zip(curve["texts"], curve["intervals"], curve["middle"], strict=True):
+        low, high = map(float, ends.strip("[]").split(", "))
+        assert (text, ends) == (format_number(middle, (low, high)), format_interval((low, high)))
+    (curve,) = json.loads(Page(make(write_run("two"))).texts["script"][0])["charts"][0]
+    assert curve["texts"] == ["0.000", "1.000", "2.000"] and curve["intervals"] == [""] * 3
+
+
 def test_256_members_are_drawn_as_quantiles(make, write_run):
     path = write_run("many", range(256))
     write_rows(path, rows_of(256, 210))
@@ -538,27 +556,47 @@ def test_without_scripts_there_are_pictures_and_tables(show, write_run):
     assert shown.get_by_text("Evaluations of 2 seeds").is_visible()
 
 
+def test_a_printed_page_keeps_legend_table_and_command(show, write_run):
+    shown, _ = show([write_run("a", range(10)), write_run("b", range(10))])
+    shown.emulate_media(media="print")
+    assert shown.locator("figcaption ul").is_visible() and not shown.locator("fieldset").first.is_visible()
+    for part in ("table", "pre", "svg, canvas"):
+        assert shown.locator(part).first.is_visible()
+    assert shown.pdf().startswith(b"%PDF")
+
+
+def test_the_rules_for_printing_hide_controls_alone():
+    """Where there is no browser to print by; in print a legend of several curves is shown, and text is wrapped."""
+    css = page._asset("page.css").partition("@media print {")[2]
+    rules = dict(re.findall(r"^  ([^{}]+?) \{ (.*) \}$", css, re.MULTILINE))
+    assert [
+        x for x, rule in rules.items() if re.search("display: none|visibility|content-visibility", rule)
+    ] == [".controls, output"]
+    assert rules[".in-print"] == "display: block;" and rules[".scroll"] == "overflow: visible;"
+    assert "white-space: pre-wrap" in rules["pre"] and 'list.className = "in-print"' in page._asset("page.js")
+
+
 def test_the_assets_are_named():
     assert page._asset("uPlot.iife.min.js").startswith("/*! https://github.com/leeoniya/uPlot")
     assert "MIT" in page._asset("uPlot.LICENSE")
 
 
 def test_what_settings_differ_from(write_run, tmp_path):
-    """The preset's own settings are on the page; names break at their separators."""
-    pages = {}
-    for name in ("CartPole-v1", "my_module:MyEnv"):
-        config = {"environment": {"name": name, "parameters": {}}}
-        path = write_run(name.partition(":")[0], config=config)
-        pages[name] = report(path, tmp_path / f"{path.name}.html").read_text()
-    own = pages["CartPole-v1"]
-    assert "Settings that differ from the preset of ppo in CartPole-v1" in own
-    for setting, value in preset("CartPole-v1", "ppo").items():
-        assert (
-            f">{setting.replace('_', '_<wbr>')}</th><td>{value if isinstance(value, str) else json.dumps(value)}"
-            in own
-        )
-    assert "Settings that differ from the defaults of ppo" in pages["my_module:MyEnv"]
-    assert "<dd>my_<wbr>module:<wbr>MyEnv</dd>" in pages["my_module:MyEnv"]
+    """The preset of the run's time is on the page, whatever it is today; names break at their separators."""
+    pages, then = [], {"learning_rate": 0.125, "lr_schedule": "linear"}
+    for k, (name, preset) in enumerate(
+        {"CartPole-v1": {"preset": then}, "my_module:MyEnv": {"preset": {}}, "Acrobot-v1": {}}.items()
+    ):
+        config = {"environment": {"name": name, "parameters": {}}, **preset}
+        pages.append(report(write_run(str(k), config=config), tmp_path / f"{k}.html").read_text())
+    assert "Settings that differ from the preset of ppo in CartPole-v1<" in pages[0]
+    assert (
+        ">learning_<wbr>rate</th><td>0.125<" in pages[0] and ">lr_<wbr>schedule</th><td>linear<" in pages[0]
+    )
+    assert "Settings that differ from the defaults of ppo<" in pages[1]
+    assert "Settings that differ from the preset of ppo in Acrobot-v1, or the defaults<" in pages[2]
+    assert all("which differ from" not in page for page in pages[1:])
+    assert "<dd>my_<wbr>module:<wbr>MyEnv</dd>" in pages[1]
     assert breakable("1e-06, -0.5 and a=-1") == "1e-06, -0.5 and a=-1"
 
 

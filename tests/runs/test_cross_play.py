@@ -1,6 +1,7 @@
 """Cross play: each seed against each other, the diagonal as evaluation finds it, and opponents that are no policies."""
 
 import json
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import shoal
 from shoal import cli
+from shoal.disk.directory import RunDirectory
 from shoal.envs.team_probe import ALIVE
 from shoal.runs.cross_play import cross_play
 
@@ -140,6 +142,26 @@ def test_functions_act_for_their_roles():
 def test_what_cannot_be_played_is_one_sentence(sides, settings, sentence):
     with pytest.raises(shoal.ShoalError, match=sentence):
         cross_play(*sides, **settings)
+
+
+@pytest.mark.full
+def test_seeds_that_failed_do_not_play(runs, tmp_path, capsys):
+    """A policy of before the fault is no result of the seed, as in every other score."""
+    path = tmp_path / "failed"
+    shutil.copytree(runs / "shared", path)
+    directory = RunDirectory.open(path)
+    leaves, metadata = directory.load_policy("best")
+    directory.save_policy("best", leaves, metadata | {"failed": [False, True, False]})
+    whole, part = (cross_play(x, "random", episodes=4) for x in (runs / "shared", path))
+    assert part["first"]["seeds"] == [0, 2] and part["first"]["failed"] == [1]
+    for role in (0, 1):
+        rows = whole["returns"][role]["matrix"]
+        assert part["returns"][role]["matrix"] == [rows[0], rows[2]]
+    assert cli.main(["eval", str(path), "--episodes", "4", "--against", "random"]) == 0
+    assert "as role 0, without seed 1, which was not trained to the end; columns" in capsys.readouterr().out
+    directory.save_policy("best", leaves, metadata | {"failed": [True] * 3})
+    with pytest.raises(shoal.ShoalError, match="each seed had a number that was not finite; none can play"):
+        cross_play(path, "random", episodes=4)
 
 
 @pytest.mark.full

@@ -1,13 +1,16 @@
 """What tells runs apart: the settings that are not those of the preset."""
 
 import dataclasses
+import json
 
 import pytest
 from tiny_bandit import BanditConfig
 
 from shoal.config.struct import struct
+from shoal.runs import plan, presets
 from shoal.runs.differences import differences, directory_words
 from shoal.runs.plan import decide
+from shoal.runs.resume import config_json
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,24 @@ def test_what_a_config_file_says_differs_from_the_preset_too(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("[ppo]\ngamma = 0.5")
     assert differences(decide("CartPole-v1", config_file=path, overrides={}))["gamma"] == 0.5
+
+
+def test_a_run_differs_from_the_preset_of_its_own_time(tmp_path, monkeypatch):
+    """A later preset changes nothing of it; what a file of before lacks is today's; of another algorithm, too."""
+    now = decide("CartPole-v1", overrides={"gamma": 0.5})
+    saved = config_json(now, now)
+    assert saved["preset"] == now.preset == presets.preset("CartPole-v1", "ppo")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(saved))
+    later = {"gamma": 0.5, "learning_rate": 0.25}
+    monkeypatch.setattr(plan, "preset", lambda *_, **__: later)
+    again = decide(None, config_file=file, overrides={})
+    assert again.preset == now.preset and differences(again) == saved["settings"] == {"gamma": 0.5}
+    assert config_json(again, again)["preset"] == now.preset
+    assert decide(None, config_file=file, algorithm="dqn", overrides={}).preset == later
+    del saved["preset"]
+    file.write_text(json.dumps(saved))
+    assert "learning_rate" in differences(decide(None, config_file=file, overrides={}))
 
 
 def test_a_name_of_many_settings_is_short():

@@ -66,6 +66,7 @@ def test_a_preset_of_more_than_ten_minutes_says_so_before_it_begins(capsys):
         ("MiniGrid-FourRooms", {}, True),
         ("MiniGrid-FourRooms", {"total_steps": 10_000}, False),
         ("CartPole-v1", {}, False),
+        ("gymnax/Breakout-MinAtar", {"seeds": 1}, False),
     ):
         plan = SimpleNamespace(experiment=decide(name, overrides=overrides))
         train._note_duration(plan, train.Call())

@@ -276,7 +276,9 @@ def test_a_number_that_is_data_may_change_and_is_recorded(ended, whole):
     run = resume(path, step_size=0.25)
     assert (run.learner.shared.actions != whole.learner.shared.actions).any()
     saved = json.loads((path / "config.json").read_text())
-    assert saved["history"] == [{"step": 288, "changes": {"step_size": [0.5, 0.25]}}]
+    assert (
+        saved["history"] == [{"step": 288, "changes": {"step_size": [0.5, 0.25]}}] and saved["preset"] == {}
+    )
     assert saved["algorithm"]["step_size"] == 0.25
 
 

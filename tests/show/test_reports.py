@@ -65,8 +65,9 @@ def test_the_end_says_which_bounds_cut_many_targets(tmp_path, capsys, shown):
         )
         with Reporter(made, RUN, "CartPole-v1", show=shown) as reporter:
             reporter.on_training(4, numbers(episode_return=[30, 40], **clipped), 1.5, 2000.0)
-            reporter.warn_of_clipping()
+            notes = reporter.warn_of_clipping()
         said = capsys.readouterr().err
+        assert len(notes) == bool(sentence) and all(note in said for note in notes)
         if sentence:
             assert (
                 sentence in said and f"learned as these bounds; {[*settings][1]}=30 would hold them" in said

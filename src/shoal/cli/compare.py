@@ -136,62 +136,49 @@ def _heading(result: Mapping[str, Any]) -> str:
 
 def _aggregate_lines(result: Mapping[str, Any]) -> list[str]:
     width = _width(result)
-    lines = [
-        f"  {'':<{width}}{'seeds':>5}  {'IQM':<{CELL}}{'median':<{NARROW}}{'mean':<{NARROW}}optimality gap"
-    ]
+    rows = [[f"{'':<{width}}{'seeds':>5}", "IQM", "median", "mean", "optimality gap"]]
     for row in result["rows"]:
-        others = [
-            _text(row[name], row["failed"], with_interval=False)
-            for name in ("median", "mean", "optimality_gap")
-        ]
-        cells = [
-            _cell(_text(row["iqm"], row["failed"]), CELL),
-            *(_cell(x, NARROW) for x in others[:2]),
-            others[2],
-        ]
-        lines.append(f"  {row['name']:<{width}}{row['seeds']:>5}  {''.join(cells)}")
-    return lines
+        names = ("iqm", "median", "mean", "optimality_gap")
+        cells = [_text(row[name], row["failed"], with_interval=name == "iqm") for name in names]
+        rows.append([f"{row['name']:<{width}}{row['seeds']:>5}", *cells])
+    return _aligned(rows, (width + 7, CELL, NARROW, NARROW))
 
 
 def _difference_lines(result: Mapping[str, Any]) -> list[str]:
-    width = _width(result)
     first, *others = result["rows"]
-    lines = [
-        f"  {'against ' + first['name']:<{width + 7}}{'difference of IQM':<{CELL}}probability of improvement"
-    ]
+    rows = [[f"against {first['name']}", "difference of IQM", "probability of improvement"]]
     for row in others:
         failed = first["failed"] + row["failed"]
-        change, improvement = _text(row["difference"], failed, "+"), _text(row["improvement"], failed)
-        lines.append(f"  {row['name']:<{width + 7}}{_cell(change, CELL)}{improvement}")
-    return lines
+        rows.append([row["name"], _text(row["difference"], failed, "+"), _text(row["improvement"], failed)])
+    return _aligned(rows, (_width(result) + 7, CELL))
 
 
 def _target_lines(result: Mapping[str, Any], environment: str) -> list[str]:
-    width, found = _width(result), [row["steps_to_score"][environment] for row in result["rows"]]
+    found = [row["steps_to_score"][environment] for row in result["rows"]]
     where = f" in {environment}" if len(result["environments"]) > 1 else ""
-    title = f"steps to {found[0]['target']:g}{where}"
-    lines = ["", f"  {title:<{width + 7}}{'median':<{CELL}}seeds that reached it"]
+    rows = [[f"steps to {found[0]['target']:g}{where}", "median", "seeds that reached it"]]
     for row, x in zip(result["rows"], found, strict=True):
-        median = _text(x, x["failed"], until=x["until"])
-        lines.append(f"  {row['name']:<{width + 7}}{_cell(median, CELL)}{x['reached']} of {x['of']}")
-    return lines
+        rows.append([row["name"], _text(x, x["failed"], until=x["until"]), f"{x['reached']} of {x['of']}"])
+    return ["", *_aligned(rows, (_width(result) + 7, CELL))]
 
 
 def _sooner_lines(result: Mapping[str, Any], environment: str) -> list[str]:
     """Format how probably a seed of each row reaches the score before one of the first."""
-    width, (first, *others) = _width(result) + 7, result["rows"]
-    heading = _cell("probability of being sooner", CELL)
-    lines = ["", f"  {'against ' + first['name']:<{width}}{heading}by common evaluations"]
+    first, *others = result["rows"]
+    rows = [[f"against {first['name']}", "probability of being sooner", "by common evaluations"]]
     for row in others:
         x = row["steps_to_score"][environment]["sooner"]
         ends = ", ".join(f"{end:.2f}" for end in x["interval"] or ())
         value = "none" if x["value"] is None else f"{x['value']:.2f}" + f"  [{ends}]" * bool(ends)
-        lines.append(f"  {row['name']:<{width}}{_cell(value, CELL)}{x['points']}")
-    return lines
+        rows.append([row["name"], value, f"{x['points']}"])
+    return ["", *_aligned(rows, (_width(result) + 7, CELL))]
 
 
-def _cell(text: str, width: int) -> str:
-    return f"{text}  ".ljust(width)
+def _aligned(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Format rows whose columns are as wide as these, or as their longest cell, of which nothing is cut."""
+    columns = [max(width, *(len(row[k]) + 2 for row in rows)) for k, width in enumerate(widths)]
+    cells = ([*(x.ljust(width) for x, width in zip(row, columns, strict=False)), row[-1]] for row in rows)
+    return ["  " + "".join(row) for row in cells]
 
 
 def _width(result: Mapping[str, Any]) -> int:

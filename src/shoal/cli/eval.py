@@ -185,7 +185,8 @@ def matrices(results: dict[str, Any]) -> str:
 
 def _side(side: dict[str, Any]) -> str:
     which = f" ({side['which']})" if side["which"] else ""
-    failed = f", seed {', '.join(map(str, side['failed']))} not trained to the end" if side["failed"] else ""
+    names = ", ".join(map(str, side["failed"]))
+    failed = f", without seed {names}, which was not trained to the end" if names else ""
     return f"{side['name']}{which} as role {' and '.join(map(str, side['roles']))}{failed}"
 
 

@@ -10,6 +10,7 @@ from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
 from shoal.config.requirements import Needs, Table
 from shoal.config.settings import check_fields
 from shoal.config.struct import parameter
+from shoal.engine.population import halving
 
 # Fixed limits of sizes that cost time on the host or do not fit their dtype; `memory_limits` has those of memory.
 
@@ -247,7 +248,7 @@ class RunConfig:
 
     def updates_in(self, steps: int) -> int:
         """Return the number of whole updates nearest to a number of environment steps, at least one."""
-        return max(1, round(steps / self.steps_per_update))
+        return halving.updates_in(steps, self.steps_per_update)
 
     def evaluation_points(self) -> list[int]:
         """List the numbers of updates after which the policy is evaluated: 0, evenly spaced ones, and the last."""

@@ -21,7 +21,7 @@ from shoal.base.errors import ShoalError, UserCodeError
 from shoal.base.imports import import_name, import_object
 from shoal.config import struct
 from shoal.envs import registry
-from shoal.envs.base import Wrapper
+from shoal.envs.base import Wrapper, unwrapped
 from shoal.envs.registry import TIME_LIMIT, TRIAL
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.trials import Trial
@@ -30,6 +30,7 @@ from shoal.types import Environment
 
 MAX_ARRAY_SIZE = 50_000  # numbers; a larger array is not written into a config
 CLASS_KEY = "class"  # a gap of the class itself; a keyword of Python cannot name a parameter
+GIVEN = "it is an object that was given itself, and a name makes another"
 PLAIN_DTYPES = ("float32", "int32", "bool")  # dtypes of a number that is written without its dtype
 
 
@@ -45,32 +46,40 @@ def describe(environment: Environment) -> Description:
     """Describe an environment that is given as an object.
 
     If it has several registered names, the name that needs the fewest parameters is used; if it has none, the
-    import name of its class; that of the object inside where it is adapted.
+    import name of its class; that of the object inside where it is adapted, also within further wrappers.
     A description without gaps is tested: it makes an equal environment.
     """
     inner, wrapper_parameters = _unwrap(environment)
-    is_adapted = type(inner).__module__ in {family.adapter for family in FAMILIES.values()}
-    prefix = registry.family_of_object(inner.world) if is_adapted else ""
+    adapted_name = _name_of_adapted(unwrapped(inner))
+    is_adapted = adapted_name and unwrapped(inner) is inner
     candidates = [
         (name, _own_parameters(name, inner, wrapper_parameters))
         for name in registry.names_of_class(type(inner))
     ]
     if is_adapted and getattr(inner, "given_world", inner) is None:  # JaxMARL's, made by a name
-        name = f"{prefix}{inner.world_name}"
+        name = f"{registry.family_of_object(inner.world)}{inner.world_name}"
         candidates.append((name, _own_parameters(name, inner, wrapper_parameters) | dict(inner.arguments)))
     candidates.sort(key=lambda candidate: len(candidate[1]))
-    by_import, reason = import_name(type(inner)), _reason_not_importable(type(inner))
-    if is_adapted:
-        by_import = f"{prefix}{import_name(type(inner.world))}"
-        reason = "it is an object that was given itself, and a name makes another"
+    by_import, reason = import_name(type(inner)), GIVEN if is_adapted else _reason_not_importable(type(inner))
     if not reason:
         candidates.append((by_import, _own_parameters(by_import, inner, wrapper_parameters)))
     for name, parameters in candidates:
         description = describe_named(name, parameters)
+        if adapted_name and not is_adapted and description.gaps:
+            return description._replace(name=adapted_name, gaps={CLASS_KEY: GIVEN})
         reason = "" if description.gaps else _reason_not_equal(description, environment)
         if not reason:
             return description
-    return Description(by_import, wrapper_parameters if is_adapted else {}, {CLASS_KEY: reason})
+    return Description(
+        adapted_name or by_import, wrapper_parameters if adapted_name else {}, {CLASS_KEY: reason}
+    )
+
+
+def _name_of_adapted(environment: Any) -> str:
+    """Return the import name of the object in an adapter, after its package's prefix; "" for another environment."""
+    if type(environment).__module__ not in {family.adapter for family in FAMILIES.values()}:
+        return ""
+    return f"{registry.family_of_object(environment.world)}{import_name(type(environment.world))}"
 
 
 def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:

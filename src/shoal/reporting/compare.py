@@ -60,7 +60,8 @@ def compare(
       ShoalError: a run is missing, was never evaluated, or cannot be compared with the others, and why; or a file
         exists, or cannot be written.
     """
-    files = [_new_file(name, path) for name, path in (("plot", plot), ("export", export))]
+    files = [_new_file("plot", plot)]
+    files.append(_new_file("export", export, plot=files[0]))
     if files[0] is not None and files[0].suffix.lower() not in figures.FORMATS:
         raise ShoalError(
             f"plot={str(plot)!r} ends in none of {', '.join(figures.FORMATS)}; "
@@ -80,13 +81,13 @@ def compare(
     return result
 
 
-def _new_file(name: str, path: str | Path) -> Path | None:
+def _new_file(name: str, path: str | Path, **others: Path | None) -> Path | None:
     """Return the path of a file to be made; None for none.
 
     Raises:
-      ShoalError: it exists, or cannot be written.
+      ShoalError: it exists, is one of the others, or cannot be written.
     """
-    return None if path == "" else inputs.check_new_file(name, arguments.path(name, path))
+    return None if path == "" else inputs.check_new_file(name, arguments.path(name, path), others)
 
 
 def read_comparison(

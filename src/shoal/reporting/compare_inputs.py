@@ -335,12 +335,15 @@ def changed_parameters(entry: Entry) -> list[str]:
     ]
 
 
-def check_new_file(name: str, path: Path) -> Path:
-    """Require that a file does not exist and can be made.
+def check_new_file(name: str, path: Path, others: Mapping[str, Path | None]) -> Path:
+    """Require that a file does not exist, is none of the others, and can be made.
 
     Raises:
-      ShoalError: it exists, or cannot be made.
+      ShoalError: it exists, is another's, or cannot be made.
     """
+    for other, taken in others.items():
+        if taken and taken.resolve() == path.resolve():
+            raise ShoalError(f"{name}={str(path)!r} is the file of {other} too; give a name that is free")
     if path.exists():
         raise ShoalError(f"{name}={str(path)!r} exists already; give a name that is free")
     if obstacle := find_obstacle(path):

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.numbers import format_interval
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.reporting import records
@@ -31,7 +32,7 @@ POLICY = (
     "default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; img-src data:; media-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-DIGITS = 5  # of the numbers of curves
+DIGITS = 5  # of the numbers that curves are drawn by
 
 
 @reports_user_code
@@ -223,9 +224,12 @@ def to_data(curve: LearningCurve) -> dict[str, Any]:
     """Return a curve as the page's script reads it."""
     has_interval = np.isfinite(curve.low) & np.isfinite(curve.high)
     low, high = (np.where(has_interval, end, np.nan) for end in (curve.low, curve.high))
+    ends = [None if np.isnan(x) else (x, y) for x, y in zip(low, high, strict=True)]
     return {
         "name": curve.name or curve.description,
         "steps": curve.steps.tolist(),
+        "texts": [number_cells([x], y)[0] for x, y in zip(curve.middle, ends, strict=True)],
+        "intervals": [format_interval(x) for x in ends],
         "middle": _rounded(curve.middle),
         "low": _rounded(low) if has_interval.any() else None,
         "high": _rounded(high) if has_interval.any() else None,

@@ -14,7 +14,6 @@ from shoal.reporting.page_files import films_of, inline, pictures_of
 from shoal.reporting.record_curves import ranking, scores_by_label
 from shoal.reporting.run_record import RunRecord
 from shoal.reporting.sweep_record import SweepRecord
-from shoal.runs.presets import preset
 from shoal.show.markup import Markup, breakable, element, join, table
 from shoal.show.progress import format_duration
 from shoal.show.run_html import members_table, returns_of, settings_table
@@ -134,6 +133,7 @@ def _sentences(record: RunRecord | SweepRecord) -> Markup:
         found.append(f"The run was stopped: {summary['stopped']}")
     if isinstance(summary.get("score"), Mapping):
         found.append(f"The score {summary['score'].get('name')} chose the best policies.")
+    found += [f"{note[:1].upper()}{note[1:]}." for note in summary.get("notes", ())]
     return join(element("p", sentence) for sentence in found)
 
 
@@ -194,20 +194,17 @@ def _settings(record: RunRecord | SweepRecord) -> Markup:
     return scroll(table("Settings", ("setting", "value"), rows)) if rows else element("p", "None.")
 
 
-def _preset_of(record: RunRecord) -> dict[str, Any]:
-    """Return the settings of the preset of a run's environment and algorithm; empty where there is none."""
-    parameters = record.config["environment"].get("parameters", {})
-    return preset(record.environment, record.algorithm, trials=bool(parameters.get("trial_episodes")))
-
-
 def _base_of(record: RunRecord) -> str:
-    names = f"{record.algorithm} in {record.environment}"
-    return f"the preset of {names}" if _preset_of(record) else f"the defaults of {record.algorithm}"
+    """Name what the settings of a run differ from; which of both it was, older runs do not say."""
+    names, preset = f"{record.algorithm} in {record.environment}", record.config.get("preset")
+    if preset is None:
+        return f"the preset of {names}, or the defaults"
+    return f"the preset of {names}" if preset else f"the defaults of {record.algorithm}"
 
 
 def _preset(record: RunRecord) -> Markup:
-    """Make the folded table of the preset's own settings; nothing where there is no preset."""
-    rows = [[name, _text(value)] for name, value in _preset_of(record).items()]
+    """Make the folded table of the settings of the preset as it was; nothing where there was none."""
+    rows = [[name, _text(value)] for name, value in (record.config.get("preset") or {}).items()]
     title = f"Settings of {_base_of(record)}, which differ from the defaults of {record.algorithm}"
     return folded(title, scroll(table(title, ("setting", "value"), rows))) if rows else Markup()
 

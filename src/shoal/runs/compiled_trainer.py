@@ -22,8 +22,8 @@ from shoal.engine.hooks import Listener, Supervisor
 from shoal.engine.loop import start_training, train, update_once
 from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
 from shoal.engine.population import member_layout as populations
-from shoal.engine.population.compaction import Dealer
-from shoal.engine.population.halving import Halving, stop_others
+from shoal.engine.population.compaction import Dealer, stop_others
+from shoal.engine.population.halving import Halving
 from shoal.engine.population.members import Members
 from shoal.engine.run import ProgramSettings, Run, evaluation_environment_of, start, without_replay
 from shoal.engine.run_config import RunConfig
@@ -397,7 +397,7 @@ def train_population(
     history = History() if history is None else history
     supervisor = Supervisor() if supervisor is None else supervisor
     history.spend(compile=compiled_run.seconds)
-    rungs = halving.rungs(run) if halving else []
+    rungs = halving.rungs(run.steps_per_update, run.total_steps) if halving else []
     evaluation_points = {*run.evaluation_points(), *rungs}
     log_points = sorted({*run.log_points(), *rungs})
     train_program = _program_of(compiled_run, halving)

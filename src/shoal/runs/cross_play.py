@@ -21,6 +21,7 @@ from shoal.disk.checkpoint_record import Choice
 from shoal.disk.directory import RunDirectory
 from shoal.engine.players import RandomPlayer, ScriptedPlayer, Side, play_pairs
 from shoal.engine.trained_policy import TrainedPolicy
+from shoal.envs.describing import describe
 from shoal.ops import scores
 from shoal.runs import memory_limits
 from shoal.runs import plan as experiments
@@ -43,7 +44,7 @@ class _Given(NamedTuple):
     players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
     which: str = ""  # "best" or "last", for a run
     run: RunDirectory | None = None
-    failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end
+    failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end, left out
 
 
 @reports_user_code
@@ -66,9 +67,10 @@ def cross_play(
     """Let each policy of one side play against each of the other, in a world whose agents have several roles;
     the first side acts for the agents of `role`.
 
-    A side is a run's directory (the policies of all its seeds), a policy from `load` or several, "random" (uniform over
-    the legal actions), or a function `(observation, key) -> action` of all agents of one world, given itself or as
-    `module:name`. With the same run on both sides the diagonal is what `evaluate` finds with the same `seed`.
+    A side is a run's directory (the policies of all its seeds that were trained to the end), a policy from `load` or
+    several, "random" (uniform over the legal actions), or a function `(observation, key) -> action` of all agents of
+    one world, given itself or as `module:name`. With the same run on both sides the diagonal is what `evaluate` finds
+    with the same `seed`.
 
     Args:
       checkpoint: as in `load`, of the first run.
@@ -78,11 +80,13 @@ def cross_play(
       **parameters: of the environment; those not given are the run's own.
     Returns:
       `environment`, `mode`, `episodes`, `max_steps` and the share of `unfinished` episodes; `first` and `second`, each
-      with its `name`, `which`, `seeds`, those of which `failed` (were not trained to the end), and `roles`; and
-      `returns`, by role: `matrix` [seeds of first][seeds of second], each the mean over the role's agents and the
-      episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for too few).
+      with its `name`, `which`, `seeds`, those that `failed` (were not trained to the end) and are left out, and
+      `roles`; and `returns`, by role: `matrix` [seeds of first][seeds of second], each the mean over the role's agents
+      and the episodes, their `iqm`, and its 95% `interval`, by a bootstrap over the seeds of both sides (None for too
+      few).
     Raises:
-      ShoalError: a side is none of these, its spaces are not the environment's, or the world has only one role.
+      ShoalError: a side is none of these, or a run whose seeds all failed; its spaces are not the environment's, or
+        the world has only one role.
     """
     machine.prepare()
     parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
@@ -155,6 +159,11 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
     stored = read_policies(directory, which, checkpoint, experiment)
     policies = load_policies(stored, None, None, experiment)
     failed = stored.failed_of(policies)
+    policies = {seed: policy for seed, policy in policies.items() if seed not in failed}
+    if not policies:
+        raise ShoalError(
+            f"{argument}={str(value)!r}: each seed had a number that was not finite; none can play."
+        )
     return _Given(str(value), list(policies), list(policies.values()), stored.title, directory, failed)
 
 
@@ -188,7 +197,7 @@ def _world(
         raise ShoalError("environment=None is that of a run or policy, and there is none; name one.")
     else:
         world = environment_of(policies[0].environment if environment is None else environment, parameters)
-        name = environment if isinstance(environment, str) else type(world).__name__
+        name = environment if isinstance(environment, str) else describe(world).name
     for policy in policies:
         environment_for(policy, world, {})
     return name, world, mode

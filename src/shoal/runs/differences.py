@@ -46,7 +46,9 @@ def differences(experiment: Experiment) -> dict[str, Any]:
             algorithm = type(experiment.config)()
         except TypeError:
             return {}
-    _, run, config = defaults(name, algorithm=algorithm, environment_parameters=given)
+    _, run, config = defaults(
+        name, algorithm=algorithm, environment_parameters=given, preset_settings=experiment.preset
+    )
     expected = settings.flat(config) | settings.flat(run)
     is_resolved = experiment.unresolved_config is not None
     own = settings.flat(experiment.unresolved_config if is_resolved else experiment.config)

@@ -53,7 +53,7 @@ from shoal.xla.jax_settings import require_usable
 PARTS = {"environment", "algorithm", "run"}  # of config.json
 FURTHER_PARTS = {
     *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
-    *("settings", "asked", "history", "resumed_from", "has_masks"),
+    *("settings", "asked", "history", "resumed_from", "has_masks", "preset"),
 }
 SCHEMA = 3  # of config.json; counts up when a setting changes its meaning
 
@@ -83,6 +83,8 @@ class Experiment:
     evaluation_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     halving: Halving | None = None  # when members stop early
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
+    # The preset of the environment and the algorithm, whether it is used or not: today's, or that of the config file.
+    preset: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def members(self) -> Members:
@@ -308,7 +310,18 @@ def decide(
         evaluation_parameters=dict(evaluation_parameters),
         halving=halving,
         evolution=evolution,
+        preset=_preset_of(name, parameters, algorithm, saved),
     )
+
+
+def _preset_of(
+    environment: str, parameters: Mapping[str, Any], algorithm: str, saved: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the preset that a config file has of the same environment and algorithm, else today's."""
+    names = [saved[part].get("name") for part in ("environment", "algorithm") if "preset" in saved]
+    if names == [environment, algorithm]:
+        return saved["preset"]
+    return preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
 
 
 def _origin_of_settings(
@@ -317,7 +330,7 @@ def _origin_of_settings(
     """Say where the settings that the caller did not give come from."""
     if config_file:
         return "config file"
-    has_preset = use_preset and preset(environment, algorithm, trials=bool(parameters.get(TRIAL)))
+    has_preset = use_preset and _preset_of(environment, parameters, algorithm, {})
     return "preset" if has_preset else "defaults"
 
 
@@ -439,6 +452,7 @@ def defaults(
     environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
     choices: Mapping[str, Any] | None = None,
+    preset_settings: Mapping[str, Any] | None = None,
 ) -> tuple[str, RunConfig, Any]:
     """Return the settings of a run without overrides, as a command's help shows them.
 
@@ -450,6 +464,7 @@ def defaults(
       use_preset: as in `decide`.
       choices: settings that choose a part of the algorithm's config, such as its network, whose settings are then
         others; a preset's or file's settings of another part are left out. Other settings are not read.
+      preset_settings: the preset; None takes today's.
 
     Returns:
       the algorithm's name, the run's config, and the algorithm's.
@@ -474,8 +489,8 @@ def defaults(
         values |= saved["run"] | {"run_dir": ""}
         values |= saved_algorithm if algorithm == saved_name else {}
     elif use_preset:
-        trials = bool((environment_parameters or {}).get(TRIAL))
-        values |= preset(environment, algorithm, trials=trials)
+        today = preset(environment, algorithm, trials=bool((environment_parameters or {}).get(TRIAL)))
+        values |= today if preset_settings is None else preset_settings
     if is_given:
         values = {k: v for k, v in values.items() if k not in settings.all_names(config)}
     config, values = _with_choices(config, values, choices or {})
@@ -589,7 +604,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
             f"{what} was made by {made_by} version of Shoal (schema={schema}, and this one reads {SCHEMA}); "
             "use the version that made it."
         )
-    for name in (*PARTS, "eval_env"):
+    for name in (*PARTS, "eval_env", "preset"):
         if not isinstance(saved.get(name, {}), dict):
             kinds = (
                 "neither a name nor an object" if name in ("environment", "algorithm") else "not an object"

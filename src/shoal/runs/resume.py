@@ -61,7 +61,8 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
     }
-    return resolved | {"settings": differences(experiment), "asked": requested, "history": []}
+    further = {"settings": differences(experiment), "preset": experiment.preset}
+    return resolved | further | {"asked": requested, "history": []}
 
 
 def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
@@ -209,7 +210,7 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
             if name not in changeable:
                 raise ShoalError(
                     f"{name}={new!r} cannot be changed in a resumed run (it has {old!r}); start a new run "
-                    f"from its parameters with --from {directory.path}."
+                    f"from its parameters with --from {shlex.quote(str(directory.path))}."
                 )
             changed[name] = [old, new]
     return changed
@@ -266,7 +267,7 @@ def save_changes(
     """Write the settings of a resumed run into its `config.json`, and their changes into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
-    kept = {name: saved[name] for name in ("asked", "has_masks") if name in saved}
+    kept = {name: saved[name] for name in ("asked", "has_masks", "preset") if name in saved}
     config = as_json(experiment) | kept | {"settings": differences(experiment), "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 

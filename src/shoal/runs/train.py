@@ -416,7 +416,7 @@ def save_run(
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained, history)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
-    reporter.warn_of_clipping()
+    summary |= {"notes": reporter.warn_of_clipping()}
     summary |= reporter.companions.summary()
     reporter.end_interim()
     if summary["revision"] is None:
@@ -515,7 +515,7 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
     if (directory.path / SUMMARY).is_file():
         raise ShoalError(
             f"run {str(directory.path)!r} has ended and holds no checkpoint, so that it cannot be resumed; start a "
-            f"new run from its parameters with --from {directory.path}."
+            f"new run from its parameters with --from {shlex.quote(str(directory.path))}."
         )
     if damaged := checkpoints.names_set_aside():
         raise ShoalError(

@@ -384,7 +384,8 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     """Return the results of a finished run's members, which are those that its `config.json` has."""
     summary, experiment = read_json(run.path / SUMMARY), run.group.experiment
     stopped = summary.get("stopped_after", {})
-    rungs = experiment.halving.rungs(experiment.run) if experiment.halving else []
+    size, budget = experiment.run.steps_per_update, experiment.run.total_steps
+    rungs = experiment.halving.rungs(size, budget) if experiment.halving else []
     at_rung = _scores_at_rungs(run, metric_of(options.objective), stopped) if stopped else {}
     faults = {(x["label"], x["seed"]): x["update"] for x in summary["failed"]}
     settings = {candidate.label: candidate.settings for candidate in run.group.candidates}

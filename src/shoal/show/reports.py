@@ -140,11 +140,11 @@ class Reporter:
         self.progress.update(steps, steps_per_second, **shown)
         return self.listeners.tell("on_training", steps, _copies(numbers)) or self.companions.stop
 
-    def warn_of_clipping(self) -> None:
-        """Say which bounds of a distribution of returns cut more than 1% of the latest targets."""
+    def warn_of_clipping(self) -> list[str]:
+        """Say which bounds of a distribution of returns cut more than 1% of the latest targets; return the sentence."""
         share, low, high = (np.asarray(self._clipping.get(name, np.nan)) for name in CLIPPING)
         if not (worst := np.max(share, initial=0.0, where=np.isfinite(share))) > LARGE_CLIPPING:
-            return
+            return []
         settings = self.directory.load_config()["algorithm"]
         names = next(
             (x for x in BOUNDS if settings.get(x[0]) is not None), ("the lower bound", "the upper bound")
@@ -152,10 +152,10 @@ class Reporter:
         now = " and ".join(f"{name}={settings[name]:g}" if name in settings else name for name in names)
         fits = zip(names, (np.min, np.max), (low, high), strict=True)
         needed = [f"{name}={f(x[np.isfinite(x)]):.4g}" for name, f, x in fits if np.isfinite(x).any()]
-        self.progress.warn(
-            f"{worst:.0%} of the latest targets lie beyond {now}, and are learned as these bounds"
-            + (f"; {' and '.join(needed)} would hold them" if needed else "")
-        )
+        note = f"{worst:.0%} of the latest targets lie beyond {now}, and are learned as these bounds"
+        note += f"; {' and '.join(needed)} would hold them" if needed else ""
+        self.progress.warn(note)
+        return [note]
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""

@@ -14,7 +14,8 @@ from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.disk.directory import RunDirectory
 from shoal.engine.nonfinite import NOWHERE, STOPPED
-from shoal.engine.population.halving import Halving, stop_others
+from shoal.engine.population.compaction import stop_others
+from shoal.engine.population.halving import Halving
 from shoal.engine.population.members import Variant, members_of
 from shoal.engine.run_config import RunConfig
 from shoal.runs import plan as experiments
@@ -60,9 +61,9 @@ def evaluations(run):
 
 
 def test_rungs_are_at_powers_of_the_factor_below_the_budget():
-    assert Halving(3, 32).rungs(RUN) == [1, 3, 9, 27]
-    assert Halving(2, 100).rungs(RUN) == [3, 6, 12, 25]
-    assert Halving(3, 32 * 29).rungs(RUN) == [29]
+    assert Halving(3, 32).rungs(32, RUN.total_steps) == [1, 3, 9, 27]
+    assert Halving(2, 100).rungs(32, RUN.total_steps) == [3, 6, 12, 25]
+    assert Halving(3, 32 * 29).rungs(32, RUN.total_steps) == [29]
 
 
 def test_the_best_go_on_and_equal_ones_in_the_order_of_their_labels():
@@ -93,7 +94,7 @@ def test_a_third_of_the_settings_that_live_go_on_at_each_rung():
     members = members_of((0, 1), [Variant(str(k), {}) for k in range(27)])
     population = Population(jnp.array([1 if k < 18 else NOWHERE for k in range(54)]))
     evaluations, living = [(0, {"return_mean": np.full(54, -9.0)})], []
-    for updates in halving.rungs(RUN):
+    for updates in halving.rungs(32, RUN.total_steps):
         fault = np.asarray(population.fault)
         living.append(len({x.label for x, update in zip(members, fault, strict=True) if update == NOWHERE}))
         scores = np.where(fault == STOPPED, np.nan, np.arange(54.0) + updates)  # the failed are evaluated too

@@ -354,21 +354,43 @@ def test_a_setting_that_failed_whole_has_no_number(tmp_path):
     assert [numbers[f"evaluation/return_mean_{x}"] for x in ("p10", "p50", "p90")] == [-math.inf, 6.0, 14.0]
 
 
-@pytest.mark.parametrize(
-    ("seeds", "halving", "expected"), [(3, False, -math.inf), (10, False, 1), (3, True, 4)]
-)
-def test_failures_beyond_a_quarter_leave_no_score(tmp_path, seeds, halving, expected):
-    """What halving stopped has not failed, and counts with its last numbers."""
+@pytest.mark.parametrize(("seeds", "expected"), [(3, -math.inf), (10, 1)])
+def test_failures_beyond_a_quarter_leave_no_score(tmp_path, seeds, expected):
     run, logger = Directory(tmp_path / "run", seeds=seeds), Recorder()
-    if halving:
-        (run.path / "config.json").write_text(json.dumps(config(seeds) | {"halving": {"factor": 2}}))
     for step, value in enumerate((10.0, None)):
         run.add(step, [value, *[1.0] * (seeds - 1)], kind="evaluation", name="return_mean")
     follow(run, logger)
     by_name = {name: numbers for name, step, numbers in logger.received if step == 1}
     assert by_name["all"]["evaluation/return_mean"] == expected
-    assert by_name["all"].get("evaluation/failed") == (None if halving else 1)
+    assert by_name["all"]["evaluation/failed"] == 1
     assert math.isnan(by_name["seed 3"]["evaluation/return_mean"])
+
+
+@pytest.mark.parametrize("killed_after", [0, 3, 4])
+def test_what_halving_stopped_is_left_out_and_what_failed_is_the_worst(tmp_path, killed_after):
+    """Rows of both are null; of four settings the best two continue from step 2, and the best one from step 4."""
+    run, logger = Directory(tmp_path / "run", seeds=2, labels=tuple("abcd")), Recorder()
+    halving = {"halving": {"factor": 2, "min_steps": 2, "metric": "return_mean"}}
+    saved = config(2, tuple("abcd")) | halving
+    saved["run"] |= {"num_envs": 1, "num_steps": 1, "total_steps": 8}
+    (run.path / "config.json").write_text(json.dumps(saved))
+    points = [
+        [8.0, 8.0, 6.0, 6.0, 1.0, 1.0, 2.0, 2.0],
+        [8.0, 8.0, 6.0, None, 1.0, 1.0, 2.0, 2.0],  # one seed of b has failed, and c and d stop
+        [8.0, 8.0, 6.0, None, None, None, None, None],
+        [8.0, 8.0, 6.0, None, None, None, None, None],  # b stops
+        [None, 9.0, None, None, None, None, None, None],  # a seed of a has failed
+    ]
+    for step, values in enumerate(points, 1):
+        run.add(step, values, kind="evaluation", name="return_mean")
+        if step == killed_after:
+            follow(run, logger, is_killed=True)
+    follow(run, logger)
+    found = [numbers for name, _, numbers in logger.received if name == "all"]
+    worst = [8, 8, 6, 1, 1, 1, 2, 2], [8, 8, 6, 6], [8, 8, 6, 6], [9, 9]
+    expected = [scores.iqm(np.array(x, float)) for x in (points[0], *worst)]
+    assert [x["evaluation/return_mean"] for x in found] == expected
+    assert [x.get("evaluation/failed") for x in found] == [None, 1, 1, 1, 2]
 
 
 def test_numbers_of_exchanges_lie_deeper(tmp_path):

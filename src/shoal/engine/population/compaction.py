@@ -5,7 +5,8 @@ would be idle. Where they run together, the program computes all of them as long
 fewer members are compiled ahead.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -15,12 +16,36 @@ import numpy as np
 
 from shoal.base import cpu
 from shoal.engine.loop import train
-from shoal.engine.nonfinite import NOWHERE
+from shoal.engine.nonfinite import NOWHERE, STOPPED, failed_members
 from shoal.engine.population import member_layout as populations
+from shoal.engine.population.halving import Halving
 from shoal.engine.population.member_layout import MEMBER_AXIS, Layout
+from shoal.engine.population.members import Members
 from shoal.engine.run import Run
+from shoal.engine.run_config import RunConfig
 
 MOST_SIZES = 3  # of programs for members that run together
+
+
+def stop_others(
+    population: Run,
+    run: RunConfig,
+    evaluations: Sequence[tuple[int, Mapping[str, Any]]],
+    members: Members,
+    halving: Halving,
+) -> Run:
+    """Mark the members of the settings that do not continue as stopped.
+
+    Args:
+      evaluations: (updates, metrics) of each so far, a number per member; the last is that of this rung.
+    """
+    faults, rungs = np.asarray(population.fault), halving.rungs(run.steps_per_update, run.total_steps)
+    at_rungs = np.stack([metrics[halving.metric] for updates, metrics in evaluations if updates in rungs])
+    has_failed = np.isin(np.arange(len(faults)), failed_members(faults))
+    stops = halving.stops(at_rungs, members, has_failed, faults == STOPPED)
+    faults = np.where(stops & (faults == NOWHERE), STOPPED, faults).astype(faults.dtype)
+    fault = jax.device_put(faults, population.fault.sharding)
+    return dataclasses.replace(population, fault=fault)
 
 
 def dealt(going_on: Sequence[int], members: int, size: int, shards: int) -> np.ndarray:

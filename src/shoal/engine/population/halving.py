@@ -9,19 +9,22 @@ Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and
 2020, "A System for Massively Parallel Hyperparameter Tuning".
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.engine.nonfinite import NOWHERE, STOPPED
 from shoal.engine.population.members import Members
-from shoal.engine.run import Run
-from shoal.engine.run_config import RunConfig
 from shoal.ops.scores import rank_settings
+
+if TYPE_CHECKING:
+    from shoal.engine.run_config import RunConfig  # which imports JAX
+
+
+def updates_in(steps: int, steps_per_update: int) -> int:
+    """Return the number of whole updates nearest to a number of environment steps, at least one."""
+    return max(1, round(steps / steps_per_update))
 
 
 class Halving(NamedTuple):
@@ -31,15 +34,15 @@ class Halving(NamedTuple):
     min_steps: int  # environment steps of each member before the first rung
     metric: str = "return_mean"  # of evaluations, by which settings are compared
 
-    def rungs(self, run: RunConfig) -> list[int]:
+    def rungs(self, steps_per_update: int, total_steps: int) -> list[int]:
         """List the numbers of updates at which settings are compared: those of min_steps times powers of factor."""
         found, steps = [], self.min_steps
-        while (updates := run.updates_in(steps)) < run.total_updates:
+        while (updates := updates_in(steps, steps_per_update)) < total_steps // steps_per_update:
             found.append(updates)
             steps *= self.factor
         return found
 
-    def check(self, run: RunConfig, settings: int) -> None:
+    def check(self, run: "RunConfig", settings: int) -> None:
         """Require that there is something to stop, and a time to do it."""
         if self.factor < 2:
             raise ShoalError(f"halving={self.factor} is too small: one of at least 2 settings continues.")
@@ -58,36 +61,25 @@ class Halving(NamedTuple):
                 f"halving={self.factor} stops none of {settings} settings; give at least {self.factor} of them."
             )
 
+    def stops(
+        self, at_rungs: np.ndarray, members: Members, has_failed: np.ndarray, has_stopped: np.ndarray
+    ) -> np.ndarray:
+        """Report of each member whether its setting does not continue after the last of some rungs, [members].
+
+        Args:
+          at_rungs: the metric at the rungs so far, [rungs, members]; that of members that failed does not count.
+        """
+        scores = np.where(has_failed, np.nan, at_rungs)
+        compared: dict[str, list[float]] = {}
+        for member, is_out, score in zip(members, has_stopped, scores[-1], strict=True):
+            if not is_out:
+                compared.setdefault(member.label, []).append(float(score))
+        survivors = set(self.survivors(compared, scores.ravel()))
+        return np.array([member.label not in survivors for member in members])
+
     def survivors(self, scores: Mapping[str, Sequence[float]], others: Iterable[float] = ()) -> list[str]:
         """Return the labels of the settings that continue, best first: one of every `factor` that have a score
         (see `rank_settings`).
         """
         living = [label for label, x in rank_settings(scores, others).items() if np.isfinite(x.iqm)]
         return living[: max(len(living) // self.factor, 1)]
-
-
-def stop_others(
-    population: Run,
-    run: RunConfig,
-    evaluations: Sequence[tuple[int, Mapping[str, Any]]],
-    members: Members,
-    halving: Halving,
-) -> Run:
-    """Mark the members of the settings that do not continue as stopped.
-
-    Args:
-      evaluations: (updates, metrics) of each so far, a number per member; the last is that of this rung.
-    """
-    faults, rungs = np.asarray(population.fault).copy(), halving.rungs(run)
-    at_rungs = np.stack([metrics[halving.metric] for updates, metrics in evaluations if updates in rungs])
-    scores = np.where(np.isin(faults, (NOWHERE, STOPPED)), at_rungs, np.nan)
-    compared: dict[str, list[float]] = {}
-    for member, fault, score in zip(members, faults, scores[-1], strict=True):
-        if fault != STOPPED:
-            compared.setdefault(member.label, []).append(float(score))
-    survivors = set(halving.survivors(compared, scores.ravel()))
-    for k, member in enumerate(members):
-        if member.label not in survivors and faults[k] == NOWHERE:
-            faults[k] = STOPPED
-    fault = jax.device_put(faults, population.fault.sharding)
-    return dataclasses.replace(population, fault=fault)

@@ -9,7 +9,7 @@
   const dashOf = (place) => DASHES[Math.floor(place / palette.length) % DASHES.length];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const isPlain = (x) => x === 0 || (Math.abs(x) >= 1e-4 && Math.abs(x) < 1e6);
-  const formatNumber = (x) => (x == null ? "none" : isPlain(x) ? `${+x.toPrecision(5)}` : (+x.toPrecision(5)).toExponential());
+  const formatNumber = (x) => (isPlain(x) ? `${+x.toPrecision(5)}` : (+x.toPrecision(5)).toExponential());
 
   function formatSteps(steps) {
     const units = [["B", 1e9], ["M", 1e6], ["k", 1e3]];
@@ -61,21 +61,18 @@
     return first.map((k) => ({ series: [k + 1, k + 2], fill: colourOf(columns[k].place) + "33" }));
   }
 
-  // The value at a point, or the last one before it, as curves of other steps have none there.
-  function valueAt(values, index) {
-    while (index > 0 && values[index] == null) index--;
-    return values[index];
-  }
+  // The place of a curve's last number up to some steps, as curves of other steps have none there; -1 for none.
+  const placeAt = (curve, steps) => curve.steps.findLastIndex((x, k) => x <= steps && curve.middle[k] != null);
 
   function describe(plot, columns) {
     const index = plot.cursor.idx;
     if (index == null) return "Move over the chart, or use the arrow keys, for numbers; drag to zoom.";
     const shown = columns.flatMap((column, k) => {
       if (column.kind !== "middle" || !plot.series[k + 1].show) return [];
-      const value = formatNumber(valueAt(plot.data[k + 1], index));
+      const place = placeAt(column.curve, plot.data[0][index]);
       const hasInterval = column.curve.low && plot.series[k].show;
-      const ends = hasInterval ? [plot.data[k], plot.data[k - 1]].map((x) => formatNumber(valueAt(x, index))) : [];
-      return [`${column.name} ${value}${hasInterval ? ` [${ends.join(", ")}]` : ""}`];
+      const texts = [column.curve.texts[place] || "none", hasInterval && column.curve.intervals[place]];
+      return [[column.name, ...texts.filter(Boolean)].join(" ")];
     });
     return `${plot.data[0][index].toLocaleString("en")} steps: ${shown.join("; ") || "none"}`;
   }

@@ -70,8 +70,7 @@ class Follower:
         names = CLEANRL_NAMES if keys == "cleanrl" else {}
         further = cleanrl_names(self._config) if keys == "cleanrl" else {}
         self._run = LoggedRun(path, self._config, series_of(self._config), process, further)
-        has_halving = bool(self._config.get("halving"))
-        self._aggregation = Aggregation(self._members, self._run.series, names, has_halving)
+        self._aggregation = Aggregation(self._members, self._run.series, names, self._config)
         self._file = state_file(path, name)
         self._file.parent.mkdir(exist_ok=True)
         self._lock = FileLock(self._file.with_name(f".{self._file.stem}.lock"), preserve_lock_file=True)
@@ -187,6 +186,7 @@ class Follower:
         """Begin with the first row again; what was sent is skipped."""
         self._sent_before = max(self._sent_before, self._position)
         self._position, self._group, self._skipped = Position(), [], []
+        self._aggregation = self._aggregation.restarted()
         self._unsettled.clear()
 
     def _take(self, group: list[dict[str, Any]]) -> None:
@@ -203,7 +203,7 @@ class Follower:
         if self._position != self._sent_before:
             self._begin_anew()
         for skipped in self._skipped:
-            list(self._aggregation.numbers(skipped))  # the last numbers of members that fail later
+            list(self._aggregation.numbers(skipped))  # who failed, and whom halving stopped
         self._skipped = []
 
     def _begin_anew(self) -> None:

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from shoal.disk.checkpoint_record import TIMES
+from shoal.engine.population.halving import Halving
 from shoal.engine.population.members import Members, members_of_config
 from shoal.ops import scores
 from shoal.reporting.loggers.logger import Series
@@ -59,33 +61,48 @@ class Aggregation:
 
     The number of a series of several members is their interquartile mean; in a large population its 10%, 50% and 90%
     quantiles are there too. A member that has failed is the worst there is in evaluations and returns, or of several
-    settings the worst of all, and has no other number; how many have failed is a number too. One that halving stopped
-    counts with its last numbers.
+    settings the worst of all, and has no other number; how many have failed is a number too. A setting that halving
+    stopped is left out from then on: rows do not tell its members from those that failed, but follow from the scores
+    at the rungs.
+
+    Args:
+      config: the content of `config.json` of a run that halving stops members of.
     """
 
     def __init__(
-        self, members: Members, series: Sequence[Series], names: Mapping[str, str], has_halving: bool = False
+        self,
+        members: Members,
+        series: Sequence[Series],
+        names: Mapping[str, str],
+        config: Mapping[str, Any] = MappingProxyType({}),
     ):
-        self._members, self._series, self._names = members, series, names
-        self._has_halving = has_halving
-        self._last: dict[str, np.ndarray] = {}  # numbers by name, [members]
+        self._members, self._series, self._names, self._config = members, series, names, config
+        self._halving, self._rungs = _halving_of(config)
+        self._at_rungs: list[np.ndarray] = []  # scores of the members at the rungs so far
+        self._has_failed, self._has_stopped = np.zeros(
+            (2, len(members)), bool
+        )  # so far, where there is halving
 
     def restarted(self) -> "Aggregation":
         """Return one that has seen no rows."""
-        return Aggregation(self._members, self._series, self._names, self._has_halving)
+        return Aggregation(self._members, self._series, self._names, self._config)
 
     def numbers(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Series, dict[str, float]]]:
         """Return the numbers of each series, given the rows of all members, in their order."""
         kind = rows[0]["kind"]
         table = {name: np.array([_number(row, key) for row in rows]) for key, name in _named(kind, rows[0])}
-        if self._has_halving:
-            yield from self._of_table({name: self._filled(name, x) for name, x in table.items()}, table)
-            return
         own = [x for name, x in table.items() if name.partition("/")[2] not in SPEEDS]
-        has_failed = np.zeros(len(rows), bool)
+        has_failed = self._has_failed.copy()
         if own and kind != "exchange":
-            has_failed |= np.isnan(own).all(axis=0)
-        yield from self._of_table(_with_failures(self._members, table, has_failed), table)
+            has_failed |= np.isnan(own).all(axis=0) & ~self._has_stopped
+        counted = _with_failures(self._members, table, has_failed, self._has_stopped)
+        if self._halving is not None:
+            self._has_failed = has_failed
+            if kind == "evaluation" and rows[0]["step"] in self._rungs:
+                self._at_rungs.append(table[f"{kind}/{self._halving.metric}"])
+                reached = np.stack(self._at_rungs), self._members, has_failed, self._has_stopped
+                self._has_stopped = self._has_stopped | self._halving.stops(*reached)
+        yield from self._of_table(counted, table)
 
     def absolute(self, summary: Mapping[str, Any]) -> Iterator[tuple[Series, dict[str, float]]]:
         """Return the numbers of the evaluation of the best policies at a run's end; none where there was none."""
@@ -99,7 +116,8 @@ class Aggregation:
             failed = {(x["seed"], x.get("label", "")) for x in summary.get("failed", ())}
             has_failed = np.array([(x.seed, x.label) in failed for x in self._members])
             found = {name: np.where(has_failed, math.nan, values) for name, values in found.items()}
-            yield from self._of_table(_with_failures(self._members, found, has_failed), found)
+            has_stopped = np.zeros_like(has_failed)
+            yield from self._of_table(_with_failures(self._members, found, has_failed, has_stopped), found)
 
     def _of_table(
         self, counted: Mapping[str, np.ndarray], table: Mapping[str, np.ndarray]
@@ -115,19 +133,23 @@ class Aggregation:
                 numbers = dict(_summarised(chosen, len(self._members) > MOST_MEMBERS))
             yield series, {self._names.get(name, name): x for name, x in numbers.items()}
 
-    def _filled(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return numbers of members with their last ones in the place of NaN."""
-        last = self._last.get(name, values)
-        self._last[name] = np.where(np.isfinite(values), values, last)
-        return self._last[name]
+
+def _halving_of(config: Mapping[str, Any]) -> tuple[Halving | None, Sequence[int]]:
+    """Return the halving of a run with the environment steps of its rungs; None where it has none."""
+    if not config.get("halving"):
+        return None, ()
+    halving, run = Halving(**config["halving"]), config["run"]
+    size = run["num_envs"] * run["num_steps"]
+    return halving, [updates * size for updates in halving.rungs(size, run["total_steps"])]
 
 
 def _with_failures(
-    members: Members, table: Mapping[str, np.ndarray], has_failed: np.ndarray
+    members: Members, table: Mapping[str, np.ndarray], has_failed: np.ndarray, has_stopped: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return a table with the worst of each score for members that failed, and with their number.
 
-    The worst there is, or that of all members where there are several settings; none for a setting that failed whole.
+    The worst there is, or that of all members where there are several settings; none for a setting that failed
+    whole, or has stopped.
     """
     surviving = {x.label for x, failed in zip(members, has_failed, strict=True) if not failed}
     has_whole_failed = np.array([x.label not in surviving for x in members])
@@ -136,7 +158,7 @@ def _with_failures(
         known = values[~has_failed & ~np.isnan(values)]
         worst = known.min(initial=np.inf) if has_settings and known.size else -np.inf
         is_score = name.startswith(SCORES) and name.partition("/")[2] not in SPEEDS
-        counted = np.where(has_whole_failed, np.nan, np.where(has_failed, worst, values))
+        counted = np.where(has_whole_failed | has_stopped, np.nan, np.where(has_failed, worst, values))
         found[name] = counted if is_score else values
     if np.any(has_failed):
         found[f"{next(iter(table)).partition('/')[0]}/{FAILED}"] = has_failed.astype(np.float64)

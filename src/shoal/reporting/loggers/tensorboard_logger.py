@@ -1,6 +1,7 @@
 """TensorBoard's event files: scalars, hyper-parameters, and films and pictures as images."""
 
 import math
+import shlex
 import time as clock
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,7 +67,7 @@ class TensorBoardLogger(Logger):
         }
         if state is None:
             self._add_hyper_parameters(run)
-        return f"{self._root}; `tensorboard --logdir {self._root}` shows it"
+        return f"{self._root}; `tensorboard --logdir {shlex.quote(str(self._root))}` shows it"
 
     def _path(self, series: Series) -> Path:
         return self._root / self._folders.get(series.name, "")

@@ -41,7 +41,7 @@ class WandbListener:
             raise ShoalError("WandbListener has no run of W&B; call wandb.init() before training.")
         self._path, self._members = run.path, run.members
         series = Series("", "member", *run.members[0]) if len(run.members) == 1 else ALL
-        self._aggregation = Aggregation(run.members, (series,), {})
+        self._aggregation = Aggregation(run.members, (series,), {}, run.config)
         self._run.config.update(
             flat_settings(LoggedRun(run.path, run.config, (series,)), series), allow_val_change=True
         )
@@ -58,7 +58,12 @@ class WandbListener:
 
     def _log(self, kind: str, step: int, numbers: Mapping[str, np.ndarray]) -> None:
         rows = [
-            {"kind": kind, **member.columns, **{name: _entry(x, k) for name, x in numbers.items()}}
+            {
+                "kind": kind,
+                "step": step,
+                **member.columns,
+                **{name: _entry(x, k) for name, x in numbers.items()},
+            }
             for k, member in enumerate(self._members)
         ]
         for _, own in self._aggregation.numbers(rows):

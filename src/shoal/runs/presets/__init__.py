@@ -34,8 +34,8 @@ def presets_of(environment: str, *, trials: bool = False) -> dict[str, dict[str,
 
 
 def measured_speed(environment: str, algorithm: str, *, trials: bool = False) -> int:
-    """Return the environment steps per second, of all seeds together, that a long preset made on two cores of an AMD
-    EPYC (docs/results.md); 0 where none is kept.
+    """Return the environment steps per second, of all seeds together, that a long preset made on two cores
+    (docs/results.md, docs/performance.md); 0 where none is kept.
     """
     speeds = _read(environment).get(SPEED, {})
     return (speeds.get(TRIALS, {}) if trials else speeds).get(algorithm, 0)
