@@ -8,7 +8,6 @@ import jax
 
 from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import SavingError, ShoalError
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, struct
 from shoal.disk.checkpoints import Checkpoints
 from shoal.disk.directory import RunDirectory
@@ -142,7 +141,7 @@ report_text, result_text, devices_note = checker.report, reports.result_text, ma
 have_all_failed = reports.have_all_failed
 
 
-@reports_user_code
+@struct.on_host
 def train(
     environment: str | Environment | None = None,
     *,
@@ -213,7 +212,7 @@ def _variants_of(variants: Any) -> list[Variant] | None:
     return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
 
 
-@reports_user_code
+@struct.on_host
 def resume(
     run: str | Path | TrainedRun,
     *,
@@ -269,7 +268,7 @@ def resume(
     )
 
 
-@reports_user_code
+@struct.on_host
 def checkpoints(run: str | Path) -> list[dict[str, Any]]:
     """List the checkpoints of a run, by environment steps.
 
@@ -295,7 +294,7 @@ def checkpoints(run: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
-@reports_user_code
+@struct.on_host
 def rollout(
     environment: str | Environment | None,
     policy: TrainedPolicy | str | Path | None = None,
@@ -371,7 +370,7 @@ def _rollout_environment(
     return environment
 
 
-@reports_user_code
+@struct.on_host
 def check(
     environment: str | Environment,
     *,

@@ -28,7 +28,7 @@ class EvalFlags:
         "which": (Needs("checkpoint", ("",)),),
         "role": (Needs("against", other_than=("",), such_as="random"),),
         **dict.fromkeys(
-            ("seed", "label", "memory", "render", "plot", "consecutive", "episodes_file"),
+            ("seed", "label", "memory", "render", "plot", "consecutive", "episodes_file", "eval_epsilon"),
             (Needs("against", ("",)),),
         ),
     }
@@ -51,6 +51,8 @@ class EvalFlags:
     """Clears the memory of a recurrent policy after each trial or each episode; run does as it was trained."""
     sampled: bool = False
     """Samples actions, short for --mode sampled."""
+    eval_epsilon: float | None = None
+    """Takes a random action with this probability where policies of action values sample; None does as the run."""
     episode_seed: int = 0
     """Sets the seed of the evaluation episodes."""
     consecutive: int = 0
@@ -100,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
             episodes=settings.episodes,
             seed=settings.episode_seed,
             greedy=None if mode == "run" else mode == "greedy",
+            eval_epsilon=settings.eval_epsilon,
             memory_lasts=None if settings.memory == "run" else settings.memory,
             consecutive=settings.consecutive or None,
             episodes_file=settings.episodes_file,

@@ -205,17 +205,17 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Parse an environment's name ("" if there is none) and its parameters, such as `CartPole-v1 gravity=3.7`.
 
     Raises:
-      ShoalError: there are two names, or a parameter is given twice.
+      ShoalError: there are two names, a parameter is given twice, or one lacks its name or its value.
     """
+    form = "parameters are name=value, such as gravity=9.8."
     positional = [word for word in words if "=" not in word]
     if len(positional) > 1:
-        raise ShoalError(
-            f"{positional[1]!r} is one word too many after {positional[0]!r}; parameters are name=value, "
-            "such as gravity=9.8."
-        )
+        raise ShoalError(f"{positional[1]!r} is one word too many after {positional[0]!r}; {form}")
     parameters: dict[str, str] = {}
     for word in words:
-        name, separator, _ = word.partition("=")
+        name, separator, value = word.partition("=")
+        if separator and not (name and value):
+            raise ShoalError(f"{word!r} has no {'value' if name else 'name'}; {form}")
         if separator and parameters.setdefault(name.replace("-", "_"), word) is not word:
             first = parameters[name.replace("-", "_")]
             raise ShoalError(f"the parameter {name} is given twice, {first} and {word}; give it once.")
@@ -230,7 +230,7 @@ def check_parameters(words: Sequence[str], options: Sequence[str]) -> None:
     Raises:
       ShoalError: one is, and no parameter of the environment.
     """
-    environment = next((word for word in words if "=" not in word), "")
+    environment, _ = parse_environment(words)
     pairs = [word.partition("=") for word in words if "=" in word and environment]
     hints = {name: hint_of_other_trainer(f"--{name}", options, value) for name, _, value in pairs}
     parameters = api.parameters_of(environment) if any(hints.values()) else {}

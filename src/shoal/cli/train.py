@@ -182,5 +182,5 @@ def _assignments(arguments: Sequence[str]) -> list[str]:
 
     Only the last one of each name, since two flags may have values of one name.
     """
-    words = [word for word in arguments if "=" in word and not word.startswith("-")]
+    words = [word for word in arguments if all(word.partition("=")) and not word.startswith("-")]
     return list({word.partition("=")[0]: word for word in words}.values())

@@ -8,6 +8,7 @@ part of the tree's structure, so that changing it compiles again.
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import types
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.base.user_errors import reports_user_code
 from shoal.config.arguments import short_repr
 
 T = TypeVar("T")
@@ -146,16 +148,62 @@ def is_traced(*values: Any) -> bool:
     return any(map(isinstance, values, itertools.repeat(jax.core.Tracer)))
 
 
-def check_static(name: str, value: Any) -> None:
+def _traced_part(name: str, value: Any) -> str:
+    """Return the name of the first traced number in a value, such as `environment.gravity`; "" if there is none."""
+    if is_traced(value):
+        return name
+    as_dataclass = getattr(value, "__dataclass_params__", None)
+    # A listener may be a dataclass that holds itself, but hardly a frozen one.
+    if as_dataclass and as_dataclass.frozen and not isinstance(value, type):
+        parts = {f".{field.name}": getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    elif isinstance(value, Mapping):
+        parts = {f"[{key!r}]": x for key, x in value.items()}
+    elif isinstance(value, list | tuple):
+        parts = {f"[{index}]": x for index, x in enumerate(value)}
+    else:
+        return name if is_traced(*jax.tree.leaves(value)) else ""
+    return next(filter(None, (_traced_part(name + part, x) for part, x in parts.items())), "")
+
+
+def check_static(name: str, value: Any, reason: str = "") -> None:
     """Require that a value which is a part of a tree's structure, or holds such values, is not traced.
 
     A compiled function that received it would compare it with those of every later call, which fails.
+
+    Args:
+      reason: why the value cannot be traced, where it is another one, and what would be right.
     """
-    if is_traced(*jax.tree.leaves(value)):
-        raise ShoalError(
-            f"{name} is traced, as within jax.vmap or jax.jit, and cannot be: it shapes the program, which is compiled "
-            "anew for each value; give numbers of Python, one after the other."
+    if part := _traced_part(name, value):
+        shapes = (
+            "it shapes the program, which is compiled anew for each value; give numbers of Python, one by one"
         )
+        raise ShoalError(
+            f"{part} is traced, as within jax.vmap or jax.jit, and cannot be: {reason or shapes}."
+        )
+
+
+def on_host(function: Function) -> Function:
+    """Make a public function that reads numbers on the host refuse traced ones, and report errors of user code."""
+    reporting, names = reports_user_code(function), tuple(inspect.signature(function).parameters)
+    reason = (
+        f"shoal.{function.__name__} writes files, or reads its results on the host; what may be mapped and compiled is "
+        "the function that shoal.make_train returns, and an environment's own reset and step"
+    )
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+            check_static(name, value, reason)
+        try:
+            return reporting(*args, **kwargs)
+        except ShoalError:
+            raise
+        except Exception as error:
+            if not is_traced(jnp.zeros(())):
+                raise
+            raise ShoalError(f"the call is within jax.jit, and cannot be: {reason}.") from error
+
+    return cast(Function, wrapper)
 
 
 def check_bounds(name: str, value: Any, bounds: Bounds) -> None:

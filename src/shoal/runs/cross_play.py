@@ -15,7 +15,6 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name, import_object
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, struct
 from shoal.disk.checkpoint_record import Choice
 from shoal.disk.directory import RunDirectory
@@ -47,7 +46,7 @@ class _Given(NamedTuple):
     failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end, left out
 
 
-@reports_user_code
+@struct.on_host
 def cross_play(
     first: Opponent,
     second: Opponent,

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from shoal.algos import catalogue
 from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle, write_whole_file
-from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, struct
+from shoal.config.requirements import check_needs
+from shoal.config.settings import flat, needs_of, settings_of, with_settings
 from shoal.disk.checkpoint_record import Choice
 from shoal.disk.directory import RunDirectory
 from shoal.disk.search_files import resolve_run
@@ -33,6 +35,7 @@ from shoal.runs.load import (
     read_policies,
     training_experiment,
 )
+from shoal.runs.variants import number
 from shoal.show import figures, recording
 from shoal.show import plots as pictures
 from shoal.show.progress import Activity, ignore_text
@@ -45,7 +48,7 @@ MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
 MAX_STEPS = 10_000  # most steps of an episode that is evaluated
 
 
-@reports_user_code
+@struct.on_host
 def evaluate(
     policy: TrainedPolicy | str | Path,
     environment: str | Environment | None = None,
@@ -53,6 +56,7 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool = True,
+    eval_epsilon: float | None = None,
     max_steps: int = MAX_STEPS,
     consecutive: int = 1,
     per_episode: bool = False,
@@ -67,6 +71,7 @@ def evaluate(
       episodes: the number of episodes.
       seed: of the episodes.
       greedy: whether the policy takes its mode or samples.
+      eval_epsilon: the probability of a random action where a policy of action values samples; None is its own.
       max_steps: the number of steps after which an episode is cut.
       consecutive: the number of episodes of one task that are played in a row with the memory kept, and count as one.
       per_episode: whether the result has an entry `episodes` too.
@@ -83,7 +88,7 @@ def evaluate(
     machine.prepare()
     parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     settings = _check_episode_settings(episodes, max_steps, seed, greedy)
-    policy = policy_of(policy)
+    policy = _exploring(policy_of(policy), eval_epsilon, settings.greedy)
     count = arguments.whole_number("consecutive", consecutive, 1, arguments.LARGEST_INDEX)
     environment = trials.consecutive(environment_for(policy, environment, parameters), count)
     environment = struct.as_arrays(environment)
@@ -100,7 +105,7 @@ def evaluate(
     return found
 
 
-@reports_user_code
+@struct.on_host
 def evaluate_run(
     run: str | Path,
     environment: str | None = None,
@@ -112,6 +117,7 @@ def evaluate_run(
     episodes: int = 100,
     seed: int = 0,
     greedy: bool | None = None,
+    eval_epsilon: float | None = None,
     memory_lasts: str | None = None,
     consecutive: int | None = None,
     episodes_file: str | Path = "",
@@ -134,6 +140,7 @@ def evaluate_run(
       episodes: of each seed.
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
+      eval_epsilon: as in `evaluate`.
       memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
       consecutive: as in `evaluate`; None does as the run's evaluations did. `max_steps` is that of each.
       episodes_file: an .npz file for the results of each episode: the arrays of `evaluate`'s `episodes` with a first
@@ -183,6 +190,7 @@ def evaluate_run(
     trained_in = training_experiment(directory, parameters)
     stored = read_policies(directory, check_which(which), checkpoint, trained_in)
     policies = load_policies(stored, run_seed, memory_lasts, trained_in, label)
+    policies = {k: _exploring(policy, eval_epsilon, greedy) for k, policy in policies.items()}
     if render:
         _check_episode_memory(
             "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
@@ -217,7 +225,7 @@ def evaluate_run(
     return results
 
 
-@reports_user_code
+@struct.on_host
 def render(
     policy: TrainedPolicy | str | Path,
     path: str | Path,
@@ -375,6 +383,30 @@ def _draw_best(
         _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy),
     )
     return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
+
+
+def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> TrainedPolicy:
+    """Return a policy that takes random actions with this probability where it samples; with None it stays as it is.
+
+    Raises:
+      ShoalError: it takes none, or does not sample.
+    """
+    if eval_epsilon is None:
+        return policy
+    name, share = "eval_epsilon", number("eval_epsilon", eval_epsilon)
+    if not (setting := settings_of(policy.config).get(name)):
+        algorithm = catalogue.name_of(policy.config)
+        raise ShoalError(
+            f"{name}={share:g} is of policies of action values, and this one's algorithm is {algorithm}."
+        )
+    struct.check_bounds(name, share, setting.bounds)
+    config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
+    check_needs([name], flat(config) | {name: share}, needs_of(config))
+    if greedy:
+        raise ShoalError(
+            f"{name}={share:g} has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)."
+        )
+    return dataclasses.replace(policy, config=config)
 
 
 class _EpisodeSettings(NamedTuple):

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
-from shoal.base.user_errors import reports_user_code
-from shoal.config import arguments
+from shoal.config import arguments, struct
 from shoal.reporting.loggers.requests import Loggers, check_loggers, companions_of
 from shoal.runs.load import environment_of
 from shoal.runs.results import TrainedRun
@@ -24,7 +23,7 @@ from shoal.types import Environment
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
 
-@reports_user_code
+@struct.on_host
 def sweep(
     environment: str | Environment | None = None,
     *,
@@ -71,7 +70,7 @@ def sweep(
     return run_sweep(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
 
-@reports_user_code
+@struct.on_host
 def tune(
     environment: str | Environment | None = None,
     *,
@@ -115,7 +114,7 @@ def tune(
     return run_tuning(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
 
-@reports_user_code
+@struct.on_host
 def pbt(
     environment: str | Environment | None = None,
     *,
@@ -155,7 +154,7 @@ def pbt(
     return run_pbt(request, tuned, options, call_of(progress, listeners, loggers, film_every))
 
 
-@reports_user_code
+@struct.on_host
 def replay(
     run: str | Path | TrainedRun,
     *,
