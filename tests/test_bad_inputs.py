@@ -293,6 +293,7 @@ COMMANDS = {
     "eval {run} --render out.gif --env MemoryChain-v0": "MemoryChain cannot be drawn: it has no `render",
     "eval {run} --render-episodes 3": "render_episodes=3 has no effect with render=''; it needs one, such as",
     "eval {run} --sampled --mode greedy": "sampled=True has no effect with mode='greedy'",
+    "eval {run} --sampled --eval-epsilon 0.1": "eval_epsilon=0.1 is of policies of action values",
     "rollout CartPole-v1 --greedy": "greedy=True has no effect with policy=''; it needs one, such as policy=",
     "eval {run} --plot out.png": "trial_episodes=5 makes some",
     "rollout": "no environment was named",

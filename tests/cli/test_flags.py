@@ -157,6 +157,10 @@ def test_an_environment_is_a_name_and_its_parameters():
     assert all(math.isnan(flags.parse_environment([f"x={text}"])[1]["x"]) for text in ("nan", "NaN", "-nan"))
     with pytest.raises(ShoalError, match="'Pendulum-v1' is one word too many after 'CartPole-v1'"):
         flags.parse_environment(["CartPole-v1", "Pendulum-v1"])
+    for word, part in (("=3", "name"), ("=", "name"), ("lr=", "value")):
+        for parse_words in (flags.parse_environment, lambda words: flags.check_parameters(words, ["--lr"])):
+            with pytest.raises(ShoalError, match=f"^'{word}' has no {part}; parameters are name=value"):
+                parse_words(["CartPole-v1", word])
 
 
 @pytest.mark.parametrize(

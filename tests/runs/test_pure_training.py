@@ -1,6 +1,8 @@
 """A pure training function learns what `shoal.train` learns, and is compiled and mapped as any function of JAX."""
 
 import contextlib
+import dataclasses
+import functools
 
 import gymnasium
 import jax
@@ -17,10 +19,12 @@ from shoal.config import struct
 from shoal.config.settings import settings_of, with_settings
 from shoal.disk.directory import RunDirectory
 from shoal.engine.run_config import RunConfig
+from shoal.engine.trained_policy import TrainedPolicy
 from shoal.envs import registry
 from shoal.envs.base import unwrapped
 from shoal.envs.probes import ActionReward
 from shoal.runs import pure_training
+from shoal.runs.evaluate import evaluate_run
 from shoal.runs.pure_training import SETTINGS
 from shoal.xla.costs import _programs
 
@@ -289,6 +293,77 @@ def test_environments_and_initial_weights_are_mapped():
     for k, (gravity, scale) in enumerate(zip((5.0, 9.8), (1.0, 2.0), strict=True)):
         alone = train(shoal.make("CartPole-v1", gravity=gravity), scale)
         assert_close(member(given, k), alone)
+
+
+HOST = (
+    *(
+        shoal.train,
+        shoal.resume,
+        shoal.sweep,
+        shoal.tune,
+        shoal.pbt,
+        shoal.replay,
+        shoal.rollout,
+        shoal.check,
+    ),
+    *(shoal.evaluate, shoal.render, shoal.cross_play, evaluate_run),
+)
+
+
+def test_what_is_of_the_host_takes_no_traced_value():
+    def refused(function, given, name):
+        sentence = (
+            rf"^{name} is traced, as .* shoal\.{function.__name__} writes files, or .* shoal\.make_train "
+        )
+        for trace in (traced, lambda f: jax.vmap(f)(jnp.ones(2))):
+            with pytest.raises(shoal.ShoalError, match=sentence):
+                trace(lambda x: function(**given(x)))
+
+    def environment(x):
+        return shoal.make("CartPole-v1", gravity=x)
+
+    for function in HOST:
+        refused(function, lambda x: {"gravity": x}, "gravity")
+        refused(function, lambda x: {"environment": environment(x)}, r"environment\.env\.gravity")
+    refused(shoal.train, lambda x: {"algorithm": with_settings(CARTPOLE, gamma=x)}, r"algorithm\.gamma")
+    refused(shoal.train, lambda x: {"variants": {"a": {"gamma": x}}}, r"variants\['a'\]\['gamma'\]")
+    refused(shoal.sweep, lambda x: {"grid": {"gamma": [0.9, x]}}, r"grid\['gamma'\]\[1\]")
+    policy = TrainedPolicy(CARTPOLE, (), shoal.make("CartPole-v1"))
+    refused(
+        shoal.evaluate,
+        lambda x: {"policy": dataclasses.replace(policy, environment=environment(x))},
+        r"policy\.environment\.env\.gravity",
+    )
+    with pytest.raises(
+        shoal.ShoalError, match=r"^the call is within jax\.jit, and cannot be: shoal\.rollout "
+    ):
+        traced(lambda x: shoal.rollout("CartPole-v1", num_envs=2, num_steps=2))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sizes"),
+    [("dqn", {"learning_starts": 8, "batch_size": 4}), ("pqn", {"num_minibatches": 2})],
+)
+def test_an_evaluation_may_take_another_eval_epsilon_than_the_run(algorithm, sizes):
+    config = with_settings(config_class(algorithm)(), hidden_sizes=(8,), eval_epsilon=0.3)
+
+    def policy(config):
+        train = shoal.make_train("CartPole-v1", config, **SMALL, num_updates=1, **sizes)
+        return train.policy(train(KEY)[0])
+
+    own, usual = policy(config), policy(with_settings(config, eval_epsilon=None))
+    play = functools.partial(shoal.evaluate, episodes=8, max_steps=20, greedy=False)
+    assert play(usual, eval_epsilon=0.3) == play(own) != play(usual)
+    for share, settings, sentence in (
+        (0.3, {"greedy": True}, "eval_epsilon=0.3 has no effect on a policy that takes its mode"),
+        (2, {}, "eval_epsilon=2 is out of bounds"),
+        ("much", {}, "eval_epsilon='much' is not a number"),
+    ):
+        with pytest.raises(shoal.ShoalError, match=sentence):
+            play(usual, eval_epsilon=share, **settings)
+    noisy = dataclasses.replace(usual, config=with_settings(config, noisy=True))
+    with pytest.raises(shoal.ShoalError, match=r"eval_epsilon=0\.3 has no effect with noisy=True"):
+        play(noisy, eval_epsilon=0.3)
 
 
 def test_a_policy_is_of_one_learner():

@@ -26,7 +26,7 @@ from shoal.config.arguments import short_repr
 
 T = TypeVar("T")
 
-Function = TypeVar("Function", bound=Callable[[Any], Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DATA = "__shoal_data_fields__"
 

@@ -399,7 +399,7 @@ def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> Traine
         raise ShoalError(
             f"{name}={share:g} is of policies of action values, and this one's algorithm is {algorithm}."
         )
-    struct.check_bounds(name, share, setting.bounds)
+    struct.check_bounds(name, share, setting.bounds or struct.Bounds())
     config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
     check_needs([name], flat(config) | {name: share}, needs_of(config))
     if greedy:
