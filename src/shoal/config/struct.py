@@ -174,9 +174,7 @@ def check_static(name: str, value: Any, reason: str = "") -> None:
       reason: why the value cannot be traced, where it is another one, and what would be right.
     """
     if part := _traced_part(name, value):
-        shapes = (
-            "it shapes the program, which is compiled anew for each value; give numbers of Python, one by one"
-        )
+        shapes = "it shapes the program, compiled anew for each value; give numbers of Python, one by one"
         raise ShoalError(
             f"{part} is traced, as within jax.vmap or jax.jit, and cannot be: {reason or shapes}."
         )
@@ -196,10 +194,8 @@ def on_host(function: Function) -> Function:
             check_static(name, value, reason)
         try:
             return reporting(*args, **kwargs)
-        except ShoalError:
-            raise
         except Exception as error:
-            if not is_traced(jnp.zeros(())):
+            if isinstance(error, ShoalError) or not is_traced(jnp.zeros(())):
                 raise
             raise ShoalError(f"the call is within jax.jit, and cannot be: {reason}.") from error
 

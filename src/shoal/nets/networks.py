@@ -94,6 +94,7 @@ class NetworkConfig(CoreConfig):
     value_head: Literal["scalar", "categorical"] = "scalar"
     """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
     (value_loss hl_gauss or two_hot)."""
+    # Static, as value_high: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
     value_low: float | None = parameter(None, static=True)
     """Sets the lowest value that a categorical critic can predict; it has no default."""
     value_high: float | None = parameter(None, static=True)
@@ -104,6 +105,7 @@ class NetworkConfig(CoreConfig):
     """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
     state_dependent_std: bool = False
     """Makes the standard deviation an output of the network instead of a free parameter."""
+    # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
     initial_std: float = parameter(1.0, above=0.0, static=True)
     """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
 

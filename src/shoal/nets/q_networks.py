@@ -73,6 +73,7 @@ class QNetworkConfig(CoreConfig):
     quantiles of the return (QR-DQN)."""
     num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX)
     """Predicts distributions over this many numbers from v_min to v_max (values categorical)."""
+    # Static, as v_max: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
     v_min: float = parameter(-100.0, static=True)
     """Sets the lowest return that a distribution may have (values categorical)."""
     v_max: float = parameter(100.0, static=True)

@@ -47,6 +47,7 @@ class NormalisationConfig(settings.Nested):
     obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
     """Computes the statistics of observations over this many environment steps of random actions before training,
     outside of the budget, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
+    # Static, since infinity leaves the clip out of the program, and None depends on the bool norm_obs.
     obs_clip: float | None = parameter(None, above=0.0, high=math.inf, static=True)
     """Clips observations to plus and minus this, after they are normalised; None is 10 with norm_obs, else inf."""
     obs_clip_entries: tuple[str, ...] = ()

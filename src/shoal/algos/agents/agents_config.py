@@ -42,6 +42,7 @@ class AgentsConfig:
     opponent: Literal["latest", "past"] = "latest"
     """Trains against the others' latest policies (latest), or in a share of the worlds against earlier ones (past,
     with parameters role or agent)."""
+    # Static, since it is the length of an axis: the number of these worlds.
     opponent_share: float = parameter(0.5, above=0.0, high=1.0, static=True)
     """Lets one set of agents learn against earlier policies in this share of the worlds (opponent past)."""
     opponent_pool: int = parameter(8, low=1, high=LARGEST_INDEX)

@@ -8,6 +8,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.config.arguments import short_repr
+from shoal.config.struct import is_traced
 from shoal.types import Array
 
 
@@ -38,7 +39,7 @@ def as_uniform(name: str, value: Any) -> Uniform:
             "or [1.0, 2.0]."
         )
     low, high = ends
-    if not _is_traced(low, high) and np.any(np.asarray(low) > np.asarray(high)):
+    if not is_traced(low, high) and np.any(np.asarray(low) > np.asarray(high)):
         raise ShoalError(f"{name}=[{low:g}, {high:g}] is not a range: its low must be at most its high.")
     return Uniform(low, high)
 
@@ -48,7 +49,3 @@ def _is_number(x: Any) -> bool:
     if hasattr(x, "dtype"):
         return np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)
     return isinstance(x, int | float) and not isinstance(x, bool)
-
-
-def _is_traced(*values: Any) -> bool:
-    return any(isinstance(x, jax.core.Tracer) for x in values)
