@@ -280,17 +280,8 @@ def _draw_episodes(
     tell: Callable[[str], None],
     settings: "_EpisodeSettings",
 ) -> Rendered:
-    return recording.draw_episodes(
-        environment,
-        policy.config,
-        policy.parameters,
-        settings.key,
-        path,
-        episodes=settings.episodes,
-        max_steps=settings.max_steps,
-        greedy=settings.greedy,
-        tell=tell,
-    )
+    played = environment, policy.config, policy.parameters
+    return recording.draw_episodes(*played, path=path, tell=tell, **settings._asdict())
 
 
 def _evaluate_each(
@@ -375,13 +366,8 @@ def _draw_best(
     best = max(policies, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
     policy = policies[best]
     environment = struct.as_arrays(environment_for(policy, environment, {}))
-    rendered = _draw_episodes(
-        policy,
-        environment,
-        Path(path),
-        tell,
-        _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy),
-    )
+    settings = _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy)
+    rendered = _draw_episodes(policy, environment, Path(path), tell, settings)
     return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest, rounded_bound
-from shoal.config.struct import bounds_of
+from shoal.config.struct import bounds_of, is_traced
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.geometry import Geometry
 from shoal.envs.particles.physics import cell_lists, contact_laws, dynamics, pairs, stability
@@ -216,7 +216,7 @@ class ParticleTask(abc.ABC):
         for name in PHYSICS:
             value = getattr(self, name)
             low, high = value if isinstance(value, Uniform) else (value, value)
-            if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
+            if is_traced(low, high):
                 return None
             if not all(bounds[name].contains(x) for x in (low, high)):
                 return None
