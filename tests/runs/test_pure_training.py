@@ -361,8 +361,8 @@ def test_an_evaluation_may_take_another_eval_epsilon_than_the_run(algorithm, siz
     ):
         with pytest.raises(shoal.ShoalError, match=sentence):
             play(usual, eval_epsilon=share, **settings)
-    noisy = dataclasses.replace(usual, config=with_settings(config, noisy=True))
-    with pytest.raises(shoal.ShoalError, match=r"eval_epsilon=0\.3 has no effect with noisy=True"):
+    noisy = policy(with_settings(config, noisy=True))
+    with pytest.raises(shoal.ShoalError, match="has no effect on noisy layers, whose noise explores"):
         play(noisy, eval_epsilon=0.3)
 
 

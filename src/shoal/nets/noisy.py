@@ -55,7 +55,7 @@ class NoisyMLP(nnx.Module):
         out_scale: float = 1.0,
         key: Array,
     ):
-        if not isinstance(sigma, jax.core.Tracer) and sigma < 0:
+        if not isinstance(sigma, jax.core.Tracer) and float(sigma) < 0:
             raise ShoalError(f"sigma={sigma} of a NoisyMLP must be 0 or more.")
         kernel_key, bias_key = jax.random.split(key)
         uniform_std = 1.0 / math.sqrt(3.0)  # a uniform number in ±1/√p has the variance 1/(3p)

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from shoal.algos import catalogue
+from shoal.algos.acting.exploration import has_noise
 from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle, write_whole_file
 from shoal.config import arguments, struct
-from shoal.config.requirements import check_needs
-from shoal.config.settings import flat, needs_of, settings_of, with_settings
+from shoal.config.settings import settings_of, with_settings
 from shoal.disk.checkpoint_record import Choice
 from shoal.disk.directory import RunDirectory
 from shoal.disk.search_files import resolve_run
@@ -387,7 +387,10 @@ def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> Traine
         )
     struct.check_bounds(name, share, setting.bounds or struct.Bounds())
     config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
-    check_needs([name], flat(config) | {name: share}, needs_of(config))
+    if has_noise(policy.parameters):
+        raise ShoalError(
+            f"{name}={share:g} has no effect on noisy layers, whose noise explores; leave it out."
+        )
     if greedy:
         raise ShoalError(
             f"{name}={share:g} has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)."
