@@ -36,7 +36,7 @@ def large() -> dict[str, Any]:
 def compiled(settings: dict[str, Any]) -> tuple[Any, Any]:
     """Plan and compile a run; returns both."""
     from shoal import api
-    from shoal.runs import train
+    from shoal.runs.train import drive as train
 
     use_preset = settings.pop("preset", True)
     experiment = api.decide("CartPole-v1", use_preset=use_preset, overrides=settings)
@@ -92,9 +92,9 @@ def checkpoint(name: str, rounds: int) -> None:
     """Compare pieces of training with and without a checkpoint that is written meanwhile."""
     import jax.numpy as jnp
 
-    from shoal.disk.checkpoint_writer import Writer
-    from shoal.disk.checkpoints import Checkpoints
-    from shoal.runs.checkpointing import copy_to_host
+    from shoal.records.checkpoint_writer import Writer
+    from shoal.records.checkpoints import Checkpoints
+    from shoal.runs.train.checkpointing import copy_to_host
 
     _, run = compiled(preset() if name != "118 MB" else large())
     population, begins = run.population, jnp.bool_(True)
@@ -133,8 +133,8 @@ def restoration(name: str, rounds: int) -> None:
     """Time the reading of a checkpoint."""
     import jax
 
-    from shoal.disk.checkpoints import Checkpoints
-    from shoal.runs.checkpointing import copy_to_host, restored, saved_leaves
+    from shoal.records.checkpoints import Checkpoints
+    from shoal.runs.train.checkpointing import copy_to_host, restored, saved_leaves
 
     _, run = compiled(large())
     with tempfile.TemporaryDirectory() as folder:

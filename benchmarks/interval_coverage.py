@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shoal.ops import comparisons, curves, scores
+from shoal.records import comparisons, curves, scores
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 COMPARISONS = 1_000  # half as many of steps to a score, which take longer

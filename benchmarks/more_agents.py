@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal import api
-from shoal.show import figures
+from shoal.reports import figures
 
 AGENTS = (8, 16, 24, 32)
 TRAINED_AGENTS, TRAINED_AREA = 8, 40.0  # squared radii for each agent

@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import shoal
-from shoal.disk.directory import RunDirectory
-from shoal.disk.json_files import read_number
-from shoal.disk.policy_files import best_scores
 from shoal.engine.population import pbt_exchange
-from shoal.ops import scores
+from shoal.records import scores
+from shoal.records.directory import RunDirectory
+from shoal.records.json_files import read_number
+from shoal.runs.policies.policy_files import best_scores
 
 BOUNDS = (1e-6, 1.0)  # of the tuned learning rate
 # A range is from 30 / 2 to 30 * 2 times the preset's learning rate, or as many times below.

@@ -19,7 +19,7 @@ import numpy as np
 
 from shoal import envs
 from shoal.envs.base import frames_per_second, render, unwrapped
-from shoal.show import films
+from shoal.runs.policies import films
 from shoal.types import Array
 
 FILMED_EPISODES = 4

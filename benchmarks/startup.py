@@ -25,7 +25,9 @@ TRAIN = [*SHOAL, "train", "CartPole-v1"]
 WHOLE = "--seeds 1 --total-steps 100000 --num-evals 10 --quiet --devices".split()  # noqa: SIM905
 GIVE_UP = 300  # seconds
 PACKAGES_SHOWN = 8
-IMPORTS = "import shoal, shoal.algos.ppo, shoal.runs.compiled_trainer; shoal.train"  # what training needs
+IMPORTS = (
+    "import shoal, shoal.algos.ppo, shoal.runs.train.compiled_trainer; shoal.train"  # what training needs
+)
 
 
 def surroundings(cache: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What each trick for the compiler gains: `python benchmarks/tricks.py [--only NAME ...] [--together]`.
 
 Shoal's PPO with all tricks against the same with one of them in its plain form (`SHOAL_PLAIN=NAME`), alternately, on
-the workloads of `runs/train.py`, `recurrent.py` and `grid.py` that use it. A ratio of 1.03 means that an update
+the workloads of `runs/train/drive.py`, `recurrent.py` and `grid.py` that use it. A ratio of 1.03 means that an update
 takes 3% longer without the trick. With `--together` all that are named take their plain forms at once: several whose
 gains are too small to be measured alone.
 """

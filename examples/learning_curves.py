@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.reporting import records
-from shoal.reporting.run_record import RunRecord
-from shoal.show import figures
-from shoal.show.plots import iqm_and_interval
+from shoal.reports import figures, records
+from shoal.reports.plots import iqm_and_interval
+from shoal.reports.run_record import RunRecord
 
 COLUMNS = 3
 

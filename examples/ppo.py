@@ -16,7 +16,8 @@ import optax
 
 import shoal
 from shoal.nets.initialisers import orthogonal
-from shoal.ops import policy_losses, returns, scores, statistics, value_losses
+from shoal.ops import policy_losses, returns, statistics, value_losses
+from shoal.records import scores
 
 SEEDS, TOTAL_STEPS, NUM_ENVS, NUM_STEPS = 10, 500_000, 4, 128
 NUM_EPOCHS, NUM_MINIBATCHES = 4, 4

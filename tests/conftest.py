@@ -107,7 +107,7 @@ def small_process():
 def undrawn():
     """Pictures are not drawn: one takes longer than the rest of a tiny run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shoal.show.figures.save", lambda figure, path: path.write_text("not drawn"))
+        patch.setattr("shoal.reports.figures.save", lambda figure, path: path.write_text("not drawn"))
         yield
 
 

@@ -16,9 +16,9 @@ import shoal
 from shoal import api, envs
 from shoal.algos.ppo import PPOConfig
 from shoal.config.settings import flat
-from shoal.disk.directory import RunDirectory
 from shoal.nets.actor_critic import ActorCritic
-from shoal.runs.placement import hidden_weights
+from shoal.records.directory import RunDirectory
+from shoal.runs.train.placement import hidden_weights
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

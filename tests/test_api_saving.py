@@ -17,11 +17,11 @@ from tiny_bandit import BanditConfig, Preferences, bandit
 import shoal
 from shoal import api, cli, envs
 from shoal.config import struct
-from shoal.disk.directory import RunDirectory
-from shoal.disk.metrics_file import MetricsFile
 from shoal.envs.probes import ActionReward
-from shoal.runs import checkpointing, compiled_trainer
-from shoal.show import reports
+from shoal.monitor import run_report as reports
+from shoal.records.directory import RunDirectory
+from shoal.records.metrics_file import MetricsFile
+from shoal.runs.train import checkpointing, compiled_trainer
 from shoal.types import Algorithm, Learner, Mean
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -236,7 +236,7 @@ def test_a_place_is_refused_before_anything_is_traced(tmp_path, monkeypatch):
 
 
 def test_too_little_space_is_told_before_anything_compiles(tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.disk.new_directory.free_bytes", lambda _: 10)
+    monkeypatch.setattr("shoal.records.new_directory.free_bytes", lambda _: 10)
     monkeypatch.setattr(compiled_trainer, "ThreadPoolExecutor", lambda: pytest.fail("compiled"))
     with pytest.raises(
         shoal.ShoalError, match=r"the policies of the run take \d\d bytes, and 10 are free\.$"
@@ -409,7 +409,7 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
 @pytest.mark.full
 def test_no_seed_of_it_is_the_best(never_finite, monkeypatch):
     run, environment, config = never_finite
-    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: type(config))
+    monkeypatch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: type(config))
     with pytest.raises(
         shoal.ShoalError,
         match=r"^no score of the run '.*' was ever finite, so that no seed is the best; name one: seed=5, 6\.$",

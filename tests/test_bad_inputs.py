@@ -20,7 +20,7 @@ import pytest
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.cli import main
-from shoal.runs import compiled_trainer
+from shoal.runs.train import compiled_trainer
 from shoal.xla import machine
 
 LONG = "x" * 300

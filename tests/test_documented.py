@@ -11,8 +11,8 @@ import pytest
 import shoal
 from shoal.config import settings
 from shoal.config.other_trainers import other_trainers
-from shoal.reporting.loggers.requests import LoggerFlags
-from shoal.runs import plan
+from shoal.monitor.loggers.requests import LoggerFlags
+from shoal.runs.plan import experiment as plan
 
 ROOT = Path(shoal.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))

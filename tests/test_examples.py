@@ -14,7 +14,7 @@ from shoal.algos.ppo import Extras, init
 from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 from shoal.config.settings import with_settings
-from shoal.show import figures
+from shoal.reports import figures
 from shoal.types import Clock, Keys, Trajectory, spec_of
 
 

@@ -11,14 +11,15 @@ import shoal
 from shoal.cli import compare as compare_command
 from shoal.cli.eval import matrices, trial_lines
 from shoal.cli.eval import table as eval_table
-from shoal.disk import summary as summaries
-from shoal.engine.population.members import Variant, members_of
-from shoal.reporting.compare import compare
-from shoal.runs import cross_play
+from shoal.monitor import run_report as reports
+from shoal.records import summary as summaries
+from shoal.records.members import Variant, members_of
+from shoal.reports import figures, learning_curves, plots
+from shoal.reports.compare import compare
+from shoal.runs.policies import cross_play
 from shoal.search import search_report, sweep_plots
 from shoal.search.ranking import MemberResult, rank, summarise
 from shoal.search.space import from_tables
-from shoal.show import figures, learning_curves, plots, reports
 
 SOURCE = Path(shoal.__file__).parent
 BRACKETS = re.compile(r"\[-?[0-9.]+, +-?[0-9.]+\]")
@@ -207,7 +208,7 @@ def test_nothing_else_computes_an_interval():
     found = [
         path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if calls.search(path.read_text())
     ]
-    assert sorted(found) == ["ops/comparisons.py", "ops/scores.py"]
+    assert sorted(found) == ["records/comparisons.py", "records/scores.py"]
     pure = re.compile(r"\b(difference|improvement|survival|newcombe)_interval\b|\bprofile_band\b")
     users = [x for x in SOURCE.rglob("*.py") if pure.search(x.read_text()) and x.parent.name != "ops"]
     assert sorted(x.name for x in users) == ["compare.py", "compare_plots.py"]

@@ -58,7 +58,7 @@ def test_a_package_imports_only_from_lower_layers(structure):
 @pytest.mark.parametrize(
     ("source", "wrong"),
     [
-        ("import shoal.runs.train", ["runs"]),
+        ("import shoal.runs.train.drive", ["runs"]),
         ("from shoal import envs, ops, cli", ["cli"]),
         ("from ..engine import loop", ["engine"]),
         ("def f():\n    import shoal.api", ["api"]),

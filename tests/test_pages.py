@@ -20,11 +20,12 @@ import pytest
 
 from shoal import cli
 from shoal.base.files import cache_folder
-from shoal.engine.run_config import RunConfig
 from shoal.envs import registry
-from shoal.runs import compiled_trainer, train
-from shoal.runs.differences import differences
-from shoal.show import reports
+from shoal.monitor import run_report as reports
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan.differences import differences
+from shoal.runs.train import compiled_trainer
+from shoal.runs.train import drive as train
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}

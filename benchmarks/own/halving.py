@@ -13,7 +13,7 @@ import jax
 
 import shoal
 from shoal.engine.population import compaction
-from shoal.runs import compiled_trainer
+from shoal.runs.train import compiled_trainer
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from shoal.config.settings import with_settings
 from shoal.engine.loop import train
 from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ProgramSettings, Run
-from shoal.engine.run_config import RunConfig
-from shoal.runs import compiled_trainer
-from shoal.runs.placement import hidden_weights
-from shoal.runs.plan import resolve
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan.experiment import resolve
+from shoal.runs.train import compiled_trainer
+from shoal.runs.train.placement import hidden_weights
 from shoal.types import Environment
 from shoal.xla import machine
 

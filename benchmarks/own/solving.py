@@ -12,7 +12,7 @@ from shoal.engine.evaluation import evaluate_policy
 from shoal.engine.loop import start_training, train
 from shoal.engine.population import member_layout as populations
 from shoal.engine.run import Run
-from shoal.runs.compiled_trainer import stack_members
+from shoal.runs.train.compiled_trainer import stack_members
 from shoal.types import Clock, spec_of
 
 

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from shoal.base.errors import SavingError, ShoalError
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
-    from shoal.reporting.compare import compare
-    from shoal.reporting.loggers.logger import Logger
-    from shoal.reporting.loggers.wandb_listener import WandbListener
-    from shoal.reporting.metrics_table import metrics
-    from shoal.reporting.page import report
+    from shoal.monitor.loggers.logger import Logger
+    from shoal.monitor.loggers.wandb_listener import WandbListener
+    from shoal.reports.compare import compare
+    from shoal.reports.metrics_table import metrics
+    from shoal.reports.page import report
 
 __version__ = "0.1.0"
 

@@ -9,13 +9,6 @@ import jax
 from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import SavingError, ShoalError
 from shoal.config import arguments, struct
-from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import RunDirectory
-from shoal.disk.json_files import to_jsonable
-from shoal.disk.summary import describe_machine, interval_lines
-from shoal.engine.population.members import Variant
-from shoal.engine.run_config import RunConfig
-from shoal.engine.trained_policy import TrainedPolicy
 from shoal.envs.base import environment, parameter
 from shoal.envs.checking import checker
 from shoal.envs.checking.check_contract import require_contract
@@ -25,20 +18,31 @@ from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of, register
 from shoal.envs.suites.families import FAMILIES
-from shoal.reporting.loggers.requests import LoggerFlags, Loggers, companions_of
-from shoal.runs import collect, memory_limits
-from shoal.runs import plan as experiments
-from shoal.runs.collect import RolloutResult
-from shoal.runs.cross_play import cross_play
-from shoal.runs.evaluate import evaluate, evaluate_run, render
-from shoal.runs.load import environment_for, environment_of, load, policy_of
-from shoal.runs.placement import check_memory, devices_of, place
-from shoal.runs.plan import Experiment, decide, defaults
-from shoal.runs.presets import environments as environments_with_presets
-from shoal.runs.presets import presets_of
-from shoal.runs.pure_training import make_train
-from shoal.runs.results import TrainedRun
-from shoal.runs.train import Call, resume_run, run_experiment
+from shoal.monitor import run_report as reports
+from shoal.monitor.loggers.requests import LoggerFlags, Loggers, companions_of
+from shoal.monitor.progress import Activity, format_duration
+from shoal.records.checkpoints import Checkpoints
+from shoal.records.directory import RunDirectory
+from shoal.records.json_files import to_jsonable
+from shoal.records.members import Variant
+from shoal.records.run_config import RunConfig
+from shoal.records.summary import describe_machine, interval_lines
+from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.experiment import Experiment, decide, defaults
+from shoal.runs.plan.presets import environments as environments_with_presets
+from shoal.runs.plan.presets import presets_of
+from shoal.runs.policies import collect
+from shoal.runs.policies.collect import RolloutResult
+from shoal.runs.policies.cross_play import cross_play
+from shoal.runs.policies.evaluate import evaluate, evaluate_run, render
+from shoal.runs.policies.load import environment_for, environment_of, load, policy_of
+from shoal.runs.policies.recording import Rendered
+from shoal.runs.policies.trained_policy import TrainedPolicy
+from shoal.runs.train import memory_limits
+from shoal.runs.train.drive import Call, resume_run, run_experiment
+from shoal.runs.train.placement import check_memory, devices_of, place
+from shoal.runs.train.pure_training import make_train
+from shoal.runs.train.results import TrainedRun
 from shoal.search.api import call_of, pbt, replay, sweep, tune
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
@@ -48,9 +52,6 @@ from shoal.search.space import Space, assignments
 from shoal.search.space import from_words as space_from_words
 from shoal.search.sweep import SearchOptions, Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
-from shoal.show import reports
-from shoal.show.progress import Activity, format_duration
-from shoal.show.recording import Rendered
 from shoal.types import Environment, TimeStep, restart, transition
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_platform
@@ -319,7 +320,7 @@ def rollout(
         legal ones where there are masks.
       num_steps: the number of steps of each; an episode that ends is followed by a new one.
       devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
-      save: an .npz file that the whole data is written to (see `shoal.runs.collect.collect`).
+      save: an .npz file that the whole data is written to (see `shoal.runs.policies.collect.collect`).
       environment_parameters: those parameters of the environment whose names are also arguments here.
     Returns:
       steps per second, and the number, mean return and mean length of the episodes that ended.

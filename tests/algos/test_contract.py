@@ -17,7 +17,7 @@ from shoal.engine.reduction_check import check_reduced
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes, ProgramSettings
 from shoal.envs.batch import Batch
-from shoal.runs.plan import resolve
+from shoal.runs.plan.experiment import resolve
 from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8

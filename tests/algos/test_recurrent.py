@@ -19,10 +19,10 @@ from shoal.algos.ppo import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
-from shoal.engine.trained_policy import TrainedPolicy
 from shoal.nets.memory import sequences
 from shoal.nets.memory.cores import CELLS
 from shoal.nets.memory.sequences import Memories, NetworkInputs
+from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import EPISODE_ENDED, Clock, EnvSpec, TimeStep, Trajectory, spec_of
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 

@@ -9,9 +9,10 @@ import pytest
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle
-from shoal.disk.json_files import write_json
+from shoal.records.json_files import write_json
+from shoal.reports import plots
+from shoal.runs.policies import films
 from shoal.search.ranking import write_members
-from shoal.show import films, plots
 
 FRAMES = [films.Frame(np.full((8, 8, 3), shade, np.uint8), "", False) for shade in (0, 255)]
 # Every kind of file, by its suffix: how it is written, and its first bytes.

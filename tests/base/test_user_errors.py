@@ -16,7 +16,7 @@ from shoal.cli import main
 from shoal.config.struct import with_saved_parts
 from shoal.envs import registry
 from shoal.envs.checking.check_contract import require_contract
-from shoal.show.progress import Activity
+from shoal.monitor.progress import Activity
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -12,8 +12,8 @@ from PIL import Image
 import shoal
 from shoal.base.installation import install_command
 from shoal.cli.eval import info_lines, trial_lines, unfinished_lines
-from shoal.disk.summary import statistics_by_episode
 from shoal.envs.suites.families import FAMILIES
+from shoal.records.summary import statistics_by_episode
 
 BROKEN = """
 import jax.numpy as jnp

@@ -27,7 +27,7 @@ from shoal.cli import (
     tune,
 )
 from shoal.config.settings import groups_of, settings_of
-from shoal.engine.run_config import RunConfig
+from shoal.records.run_config import RunConfig
 
 CONFIGS = [RunConfig, *map(config_class, algorithms())]
 FLAGS = [

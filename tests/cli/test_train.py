@@ -15,10 +15,10 @@ from shoal.cli import train
 from shoal.config import settings
 from shoal.config.other_trainers import other_trainers
 from shoal.config.settings import flat
-from shoal.disk.directory import RunDirectory
-from shoal.engine.run_config import RunConfig
-from shoal.runs import plan
-from shoal.runs.presets import preset
+from shoal.records.directory import RunDirectory
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan import experiment as plan
+from shoal.runs.plan.presets import preset
 from shoal.xla.machine import cores
 
 MY_MODULE = """

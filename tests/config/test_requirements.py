@@ -10,10 +10,10 @@ from shoal.algos.catalogue import algorithms, config_class
 from shoal.base.errors import ShoalError
 from shoal.config.requirements import Needs, check_needs
 from shoal.config.settings import flat, needs_of, settings_of
-from shoal.engine.run_config import RunConfig
-from shoal.runs.plan import decide
-from shoal.runs.presets import environments as tuned
-from shoal.runs.presets import preset
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan.experiment import decide
+from shoal.runs.plan.presets import environments as tuned
+from shoal.runs.plan.presets import preset
 
 
 def refused(*, environment="CartPole-v1", **settings):

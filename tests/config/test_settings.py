@@ -18,12 +18,12 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct as structs
 from shoal.config.settings import check_fields, flat, groups_of, needs_of, settings_of, with_settings
 from shoal.config.struct import parameter, struct
-from shoal.engine.run_config import RunConfig
 from shoal.envs import make
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.networks import NetworkClass, NetworkConfig
 from shoal.nets.torso_config import MAX_LAYERS
-from shoal.runs import plan
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan import experiment as plan
 from shoal.types import EnvSpec, spec_of
 from shoal.types.spaces import Box, Dict, Discrete
 

@@ -102,8 +102,8 @@ def main() -> int:
     Path.unlink = deadly("unlink", Path.unlink)
 
     from shoal.cli import main as command
-    from shoal.disk import array_file, metrics_file
-    from shoal.runs import checkpointing
+    from shoal.records import array_file, metrics_file
+    from shoal.runs.train import checkpointing
 
     array_file.write_whole_file = with_half_writes(array_file.write_whole_file)
     metrics_file._append = append_half(metrics_file._append)

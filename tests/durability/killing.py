@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import parameters_sha256
+from shoal.records.checkpoints import Checkpoints
+from shoal.records.directory import parameters_sha256
 
 CHILD = Path(__file__).with_name("child.py")
 SOURCE = Path(__file__).parents[2] / "src"

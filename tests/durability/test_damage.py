@@ -12,12 +12,12 @@ from tiny_bandit import BanditConfig
 
 import shoal
 from shoal.cli import main
-from shoal.disk import array_file
-from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import RunDirectory
 from shoal.envs.probes import ActionReward
-from shoal.runs import compiled_trainer
-from shoal.runs.compiled_trainer import Pacer
+from shoal.records import array_file
+from shoal.records.checkpoints import Checkpoints
+from shoal.records.directory import RunDirectory
+from shoal.runs.train import compiled_trainer
+from shoal.runs.train.compiled_trainer import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -40,15 +40,15 @@ def resume(path, **settings):
 def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: 1)
-        patch.setattr("shoal.runs.checkpointing.REST", 0)
-        patch.setattr("shoal.runs.checkpointing.RunSupervisor._submit", _submit_and_wait())
-        patch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+        patch.setattr("shoal.runs.train.checkpointing.REST", 0)
+        patch.setattr("shoal.runs.train.checkpointing.RunSupervisor._submit", _submit_and_wait())
+        patch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: BanditConfig)
         yield
 
 
 def _submit_and_wait():
     """A checkpoint at each point, however slow the disk is."""
-    from shoal.runs.checkpointing import RunSupervisor
+    from shoal.runs.train.checkpointing import RunSupervisor
 
     submit = RunSupervisor._submit
 

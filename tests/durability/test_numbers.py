@@ -13,13 +13,13 @@ import shoal
 from shoal import envs
 from shoal.cli import main
 from shoal.cli.train import print_result
-from shoal.disk.arrays import is_key
-from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.directory import RunDirectory
-from shoal.disk.json_files import read_number
-from shoal.runs.compiled_trainer import Pacer
-from shoal.runs.evaluate import evaluate_run
-from shoal.show.reports import result_text
+from shoal.monitor.run_report import result_text
+from shoal.records.arrays import is_key
+from shoal.records.checkpoints import Checkpoints
+from shoal.records.directory import RunDirectory
+from shoal.records.json_files import read_number
+from shoal.runs.policies.evaluate import evaluate_run
+from shoal.runs.train.compiled_trainer import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -44,7 +44,7 @@ SENTENCE = re.compile(
 @pytest.fixture(scope="module", autouse=True)
 def many_pieces():
     """Pieces of at most seven updates, and a checkpoint at each point."""
-    from shoal.runs.checkpointing import RunSupervisor
+    from shoal.runs.train.checkpointing import RunSupervisor
 
     submit = RunSupervisor._submit
 
@@ -54,7 +54,7 @@ def many_pieces():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pacer, "size", lambda self, left: min(left, 7))
-        patch.setattr("shoal.runs.checkpointing.REST", 0)
+        patch.setattr("shoal.runs.train.checkpointing.REST", 0)
         patch.setattr(RunSupervisor, "_submit", submit_and_wait)
         yield
 

@@ -12,8 +12,8 @@ import time
 import pytest
 from killing import Workplace, names_in, train
 
-from shoal.disk.checkpoints import Checkpoints
-from shoal.disk.lock import Lock
+from shoal.records.checkpoints import Checkpoints
+from shoal.records.lock import Lock
 
 # A background job of a shell script ignores Ctrl-C, and so do the processes that it starts.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -215,7 +215,7 @@ def test_while_evaluating(place, start, number):
 SLOW = """
 import sys, time
 from shoal.cli import main
-from shoal.disk import array_file
+from shoal.records import array_file
 write = array_file.write
 def slow(path, *more):
     if path.parent.name == "checkpoints" and path.stem != "0":

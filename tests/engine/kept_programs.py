@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from shoal.engine.population import member_layout as populations
-from shoal.runs import compiled_trainer
+from shoal.runs.train import compiled_trainer
 
 
 class Kept:

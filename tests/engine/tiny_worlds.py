@@ -12,7 +12,7 @@ from shoal.engine.evaluation import evaluate
 from shoal.engine.loop import start_training, train
 from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ProgramSettings
-from shoal.runs.compiled_trainer import stack_members
+from shoal.runs.train.compiled_trainer import stack_members
 from shoal.types import Environment, restart, transition
 from shoal.types.spaces import Box, Discrete
 

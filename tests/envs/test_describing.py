@@ -16,7 +16,6 @@ from one_of_each import one_of_each
 
 from shoal import envs
 from shoal.base.errors import ShoalError
-from shoal.disk.json_files import to_jsonable
 from shoal.envs import (
     Flatten,
     FrameStack,
@@ -44,6 +43,7 @@ from shoal.envs.describing import (
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset
 from shoal.envs.grid.tasks.minigrid import Empty
 from shoal.envs.grid.tasks.xland import XLand
+from shoal.records.json_files import to_jsonable
 from shoal.types import Environment
 from shoal.types.spaces import Box, Discrete
 

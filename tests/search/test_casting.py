@@ -6,7 +6,7 @@ import pytest
 
 from shoal import ShoalError
 from shoal.config.settings import settings_of
-from shoal.runs import plan
+from shoal.runs.plan import experiment as plan
 from shoal.search.casting import cast_space
 from shoal.search.space import from_tables, from_words
 

@@ -16,20 +16,20 @@ import shoal
 from shoal import cli
 from shoal.base.errors import ShoalError
 from shoal.cli.train import print_result
-from shoal.disk.directory import RunDirectory
-from shoal.engine.history import History
 from shoal.engine.nonfinite import NOWHERE
-from shoal.engine.population.members import members_of
-from shoal.engine.population.pbt_lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
-from shoal.engine.population.pbt_settings import Evolution, Step
 from shoal.engine.run import ProgramSettings
-from shoal.runs import pbt_run
-from shoal.runs.checkpointing import RunSupervisor
-from shoal.runs.compiled_trainer import Pacer
-from shoal.runs.plan import decide, resolve
+from shoal.monitor.run_report import result_text
+from shoal.records.directory import RunDirectory
+from shoal.records.history import History
+from shoal.records.members import members_of
+from shoal.records.pbt_lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
+from shoal.records.pbt_settings import Evolution, Step
+from shoal.reports import figures, pbt_lineage_plot
+from shoal.runs.plan.experiment import decide, resolve
+from shoal.runs.train import pbt_run
+from shoal.runs.train.checkpointing import RunSupervisor
+from shoal.runs.train.compiled_trainer import Pacer
 from shoal.search.pbt import read_tuned
-from shoal.show import figures, pbt_lineage_plot
-from shoal.show.reports import result_text
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -222,7 +222,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(trained, tmp_path, monkeypatch
     name = "schedule.json"
     assert (resumed.path / name).read_text() == (trained.path / name).read_text()
     with monkeypatch.context() as patch:
-        patch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+        patch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: BanditConfig)
         longer = shoal.resume(resumed.path, total_steps=32 * 16, progress=False)
     points = {row["updates"] for row in rows(longer.path, "exchange")}
     assert sorted(points) == [0, 2, 4, 6, 8, 10, 14]  # at the former end, 12, nobody has copied
@@ -291,7 +291,7 @@ def test_the_schedule_is_replayed_by_new_seeds(trained, tmp_path):
     config = decide(Halves(bonus=1.0), algorithm=BanditConfig(), config_file=source, overrides={})
     assert config.evolution.names == tuple(TUNE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+        patch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: BanditConfig)
         run = shoal.replay(source, seeds=2, run_dir=str(tmp_path / "run"), progress=False)
     assert run.summary["seeds"] == [10, 11]
     found = rows(run.path, "exchange")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.ops import scores
+from shoal.records import scores
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "pbt.py"
 

@@ -20,9 +20,9 @@ from shoal import cli
 from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.cli.searching import print_result
-from shoal.disk.directory import RunDirectory
-from shoal.runs.checkpointing import RunSupervisor
-from shoal.runs.evaluate import evaluate_run
+from shoal.records.directory import RunDirectory
+from shoal.runs.policies.evaluate import evaluate_run
+from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.search import grouping, ranking, search_report
 from shoal.search import sweep as sweeps
 from shoal.search.ranking import MemberResult, rank
@@ -265,7 +265,7 @@ def test_another_number_of_new_seeds_trains_what_is_missing(swept, tmp_path, mon
 
 @pytest.mark.full
 def test_the_command_trains_the_winner_alone(swept, capsys, monkeypatch):
-    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+    monkeypatch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: BanditConfig)
     program, *words = shlex.split(swept.summary["command"])
     assert program == "shoal" and swept.summary["command_is"] == "bit for bit"
     assert words[words.index("--env-groups") + 1] == words[words.index("--devices") + 1] == "1"
@@ -318,7 +318,7 @@ def test_a_finished_sweep_is_read_and_another_one_refused(swept, monkeypatch):
 
 @pytest.mark.full
 def test_an_interrupted_sweep_goes_on(swept, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+    monkeypatch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: BanditConfig)
     original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):

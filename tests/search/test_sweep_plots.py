@@ -9,11 +9,11 @@ from matplotlib.image import imread
 from scipy import stats
 
 from shoal.base.errors import ShoalError
-from shoal.engine.run_config import RunConfig
+from shoal.records.run_config import RunConfig
+from shoal.reports import figures
 from shoal.search import search_report, sweep_plots
 from shoal.search.ranking import Importance, MemberResult, rank
 from shoal.search.space import from_tables, label_of
-from shoal.show import figures
 
 SPACE = from_tables(
     {

@@ -17,7 +17,7 @@ import shoal
 from shoal import cli
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.runs.checkpointing import RunSupervisor
+from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.search import sweep as sweeps
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -7,7 +7,7 @@ from typing import Any
 from shoal import api
 from shoal.base.numbers import format_number
 from shoal.cli import flags
-from shoal.disk.json_files import json_text
+from shoal.records.json_files import json_text
 
 COMMAND = "shoal checkpoints RUN"
 DESCRIPTION = (

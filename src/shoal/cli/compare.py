@@ -11,9 +11,9 @@ from shoal.base.numbers import format_numbers
 from shoal.base.terminal import harmless
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
-from shoal.disk.json_files import json_text
-from shoal.reporting.compare import NO_BOUNDS, compare
-from shoal.reporting.compare_inputs import split_label
+from shoal.records.json_files import json_text
+from shoal.reports.compare import NO_BOUNDS, compare
+from shoal.reports.compare_inputs import split_label
 
 CELL, NARROW = 38, 18  # characters of a column with intervals, and of one without
 COMMAND = "shoal compare RUN RUN..."

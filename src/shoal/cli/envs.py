@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal import api
 from shoal.cli import flags
-from shoal.disk.json_files import json_text
+from shoal.records.json_files import json_text
 
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = (

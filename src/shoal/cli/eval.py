@@ -9,7 +9,7 @@ from shoal import api
 from shoal.base.numbers import format_estimate, format_interval, format_number, format_numbers
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
-from shoal.disk.json_files import json_text
+from shoal.records.json_files import json_text
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (

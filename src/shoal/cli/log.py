@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from shoal.base.errors import ShoalError
 from shoal.cli import flags
-from shoal.reporting.loggers import later
-from shoal.reporting.loggers.requests import LoggerFlags
+from shoal.monitor.loggers import later
+from shoal.monitor.loggers.requests import LoggerFlags
 
 COMMAND = "shoal log RUN"
 DESCRIPTION = (

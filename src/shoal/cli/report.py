@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from shoal.cli import flags
-from shoal.reporting.page import report
+from shoal.reports.page import report
 
 COMMAND = "shoal report RUN ..."
 DESCRIPTION = (

@@ -7,9 +7,9 @@ from typing import Literal
 from shoal.base.errors import ShoalError
 from shoal.base.terminal import fit
 from shoal.cli import flags
-from shoal.disk.json_files import json_text
-from shoal.disk.new_directory import RUNS_DIR
-from shoal.reporting import runs_list
+from shoal.records.json_files import json_text
+from shoal.records.new_directory import RUNS_DIR
+from shoal.reports import runs_list
 
 COMMAND = "shoal runs [DIR]"
 DESCRIPTION = (

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
 from shoal.config import arguments, struct
-from shoal.reporting.loggers.requests import Loggers, check_loggers, companions_of
-from shoal.runs.load import environment_of
-from shoal.runs.results import TrainedRun
-from shoal.runs.train import Call
+from shoal.monitor.listeners import check_listeners
+from shoal.monitor.loggers.requests import Loggers, check_loggers, companions_of
+from shoal.runs.policies.load import environment_of
+from shoal.runs.train.drive import Call
+from shoal.runs.train.results import TrainedRun
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
 from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
-from shoal.show.listeners import check_listeners
 from shoal.types import Environment
 
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)

@@ -9,8 +9,8 @@ from typing import Any
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
 from shoal.config.settings import Setting, options_of
-from shoal.engine.population.members import ENVIRONMENT
-from shoal.runs.plan import cast_to_declared
+from shoal.records.members import ENVIRONMENT
+from shoal.runs.plan.experiment import cast_to_declared
 from shoal.search.distributions import Choice, Int
 from shoal.search.space import Space
 

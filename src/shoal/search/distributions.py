@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
-from shoal.engine.population.pbt_settings import LINEAR, LOG, ONE_MINUS_LOG, magnitude
+from shoal.records.pbt_settings import LINEAR, LOG, ONE_MINUS_LOG, magnitude
 
 DIGITS = 6  # significant digits of a drawn number, so that it can be read and typed
 

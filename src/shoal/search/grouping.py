@@ -10,14 +10,14 @@ import jax
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.settings import Setting
-from shoal.disk.directory import RunDirectory
 from shoal.engine.population import member_layout
-from shoal.engine.population.members import ENVIRONMENT, Variant
-from shoal.engine.run_config import RunConfig
 from shoal.envs.base import Wrapper
-from shoal.runs import placement, resume
-from shoal.runs import plan as experiments
-from shoal.runs.plan import Experiment
+from shoal.records.directory import RunDirectory
+from shoal.records.members import ENVIRONMENT, Variant
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.experiment import Experiment
+from shoal.runs.train import placement, resume
 from shoal.search.space import Point
 from shoal.xla import machine
 

@@ -9,9 +9,9 @@ import jax
 
 from shoal.base.errors import ShoalError
 from shoal.engine.population import member_layout
-from shoal.engine.population.members import members_of
-from shoal.runs import compiled_trainer, memory_limits, placement
-from shoal.runs.plan import Experiment
+from shoal.records.members import members_of
+from shoal.runs.plan.experiment import Experiment
+from shoal.runs.train import compiled_trainer, memory_limits, placement
 from shoal.search.grouping import Group
 from shoal.xla import machine
 

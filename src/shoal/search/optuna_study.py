@@ -23,7 +23,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors, write_whole_file
 from shoal.base.imports import import_package
 from shoal.config import arguments
-from shoal.ops.scores import rank_settings
+from shoal.records.scores import rank_settings
 from shoal.search.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
 from shoal.search.ranking import MemberResult, Ranked, rank, score_of
 from shoal.search.space import Point, Space, format_value, label_of

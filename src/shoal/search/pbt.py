@@ -13,13 +13,13 @@ from shoal.base.errors import ShoalError
 from shoal.config import arguments, settings
 from shoal.config.struct import parameter
 from shoal.engine.population.pbt_exchange import PARTS
-from shoal.engine.population.pbt_settings import Evolution, Tuned
-from shoal.engine.run_config import RunConfig, check_at_least
-from shoal.runs import pbt_run
-from shoal.runs import plan as experiments
-from shoal.runs.plan import Experiment
-from shoal.runs.results import TrainedRun
-from shoal.runs.train import Call, run_experiment
+from shoal.records.pbt_settings import Evolution, Tuned
+from shoal.records.run_config import RunConfig, check_at_least
+from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.experiment import Experiment
+from shoal.runs.train import pbt_run
+from shoal.runs.train.drive import Call, run_experiment
+from shoal.runs.train.results import TrainedRun
 from shoal.search.distributions import Between, Int, read_distribution
 from shoal.search.grouping import Request
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.files import write_whole_file
-from shoal.ops.scores import SettingScore, rank_settings, score_interval
+from shoal.records.scores import SettingScore, rank_settings, score_interval
 from shoal.search.distributions import Choice, is_same
 from shoal.search.space import Space, format_value
 

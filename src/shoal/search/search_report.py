@@ -11,20 +11,20 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.base.installation import revision
 from shoal.base.numbers import format_estimate
-from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
-from shoal.disk.json_files import read_json, read_number, write_json
-from shoal.disk.search_files import CONFIRMATION, MEMBERS, WINNER
-from shoal.disk.summary import device, interval_lines, versions
 from shoal.engine.population.member_layout import lay_out
-from shoal.engine.population.members import members_of_config
-from shoal.runs import placement
-from shoal.runs.plan import Experiment
+from shoal.records.directory import CONFIG, SUMMARY, RunDirectory
+from shoal.records.json_files import read_json, read_number, write_json
+from shoal.records.members import members_of_config
+from shoal.records.search_files import CONFIRMATION, MEMBERS, WINNER
+from shoal.records.summary import device, interval_lines, versions
+from shoal.reports import figures
+from shoal.runs.plan.experiment import Experiment
+from shoal.runs.train import placement
 from shoal.search import ranking, sweep_plots
 from shoal.search.grouping import Planned, devices_alone
 from shoal.search.ranking import MemberResult, Ranked, rank
 from shoal.search.space import Space
 from shoal.search.sweep_directory import SweepDirectory
-from shoal.show import figures
 
 SCHEMA = 2
 SHOWN = 3  # settings with curves, of the best and of the worst

@@ -17,17 +17,19 @@ from shoal.base.imports import load_function
 from shoal.config import arguments
 from shoal.config.settings import check_fields
 from shoal.config.struct import parameter
-from shoal.disk.directory import CONFIG, SUMMARY, RunDirectory
-from shoal.disk.json_files import read_json
-from shoal.disk.search_files import CONFIRMATION
-from shoal.engine.population.halving import Halving
-from shoal.engine.population.members import members_of_config
-from shoal.engine.trained_policy import TrainedPolicy
-from shoal.ops import scores
-from shoal.runs import compiled_trainer, memory_limits, placement, resume
-from shoal.runs.load import load
-from shoal.runs.plan import Experiment
-from shoal.runs.train import Call, is_metric_name, run_experiment
+from shoal.monitor.progress import Progress
+from shoal.records import scores
+from shoal.records.directory import CONFIG, SUMMARY, RunDirectory
+from shoal.records.halving import Halving
+from shoal.records.json_files import read_json
+from shoal.records.members import members_of_config
+from shoal.records.search_files import CONFIRMATION
+from shoal.reports import run_html
+from shoal.runs.plan.experiment import Experiment
+from shoal.runs.policies.load import load
+from shoal.runs.policies.trained_policy import TrainedPolicy
+from shoal.runs.train import compiled_trainer, memory_limits, placement, resume
+from shoal.runs.train.drive import Call, is_metric_name, run_experiment
 from shoal.search import memory_fit, search_report
 from shoal.search.casting import cast_space
 from shoal.search.grouping import (
@@ -43,8 +45,6 @@ from shoal.search.grouping import (
 from shoal.search.ranking import AT_RUNG, MemberResult, Ranked, rank
 from shoal.search.space import Space, label_of
 from shoal.search.sweep_directory import SweepDirectory
-from shoal.show import run_html
-from shoal.show.progress import Progress
 from shoal.xla.jax_settings import require_usable
 
 ABSOLUTE = "absolute"  # the objective that is the mean return of the best policies, evaluated again

@@ -7,10 +7,10 @@ from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
-from shoal.disk import new_directory
-from shoal.disk.json_files import read_json, report_wrong_types, to_jsonable, write_json
-from shoal.disk.search_files import SWEEP, holds_sweep
-from shoal.runs.resume import DESCRIPTIVE
+from shoal.records import new_directory
+from shoal.records.json_files import read_json, report_wrong_types, to_jsonable, write_json
+from shoal.records.search_files import SWEEP, holds_sweep
+from shoal.runs.train.resume import DESCRIPTIVE
 
 SCHEMA = 1
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from shoal.base.numbers import format_number
+from shoal.reports import figures
+from shoal.reports.figures import COLOUR, COLOURS, TEXT
+from shoal.reports.plots import iqm_and_interval
 from shoal.search.distributions import Between, Choice, is_same
 from shoal.search.ranking import Importance, Ranked
 from shoal.search.space import Space, format_value
-from shoal.show import figures
-from shoal.show.figures import COLOUR, COLOURS, TEXT
-from shoal.show.plots import iqm_and_interval
 
 BEST = COLOURS[1]
 GREY = "#9a9a9a"

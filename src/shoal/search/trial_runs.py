@@ -14,10 +14,10 @@ from shoal.base.errors import ShoalError
 from shoal.base.numbers import format_number
 from shoal.config import arguments
 from shoal.config.struct import parameter
-from shoal.disk.lock import Lock
-from shoal.disk.search_files import SWEEP
-from shoal.runs import placement
-from shoal.runs.train import Call
+from shoal.records.lock import Lock
+from shoal.records.search_files import SWEEP
+from shoal.runs.train import placement
+from shoal.runs.train.drive import Call
 from shoal.search import memory_fit, optuna_study, search_report, sweep, tune
 from shoal.search.grouping import Candidate, Group, Planned, Request, group_candidates
 from shoal.search.ranking import MemberResult

@@ -12,7 +12,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors
 from shoal.base.numbers import format_number
 from shoal.config import arguments
-from shoal.disk.json_files import read_json, report_wrong_types, write_json
+from shoal.records.json_files import read_json, report_wrong_types, write_json
 from shoal.search.optuna_study import Study
 from shoal.search.ranking import MemberResult
 from shoal.search.space import Point, label_of

@@ -19,7 +19,7 @@ from shoal.engine.evaluation import play_episodes
 from shoal.engine.run import ProgramSettings
 from shoal.envs import Wrapper, environment, make
 from shoal.envs.team_probe import ALIVE, STEPS, TeamProbe
-from shoal.runs.compiled_trainer import member_shapes
+from shoal.runs.train.compiled_trainer import member_shapes
 from shoal.types import Array, Clock, Keys, Learner, agent_axis, restart, spec_of, transition
 from shoal.types.spaces import Box, Discrete, MultiDiscrete
 

@@ -12,15 +12,15 @@ from tiny_worlds import Halves
 import shoal
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.disk.directory import RunDirectory
 from shoal.engine.nonfinite import NOWHERE, STOPPED
 from shoal.engine.population.compaction import stop_others
-from shoal.engine.population.halving import Halving
-from shoal.engine.population.members import Variant, members_of
-from shoal.engine.run_config import RunConfig
-from shoal.runs import plan as experiments
-from shoal.runs.checkpointing import RunSupervisor
-from shoal.runs.train import Call, run_experiment
+from shoal.records.directory import RunDirectory
+from shoal.records.halving import Halving
+from shoal.records.members import Variant, members_of
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan import experiment as experiments
+from shoal.runs.train.checkpointing import RunSupervisor
+from shoal.runs.train.drive import Call, run_experiment
 
 RUN = RunConfig(num_envs=4, num_steps=8, total_steps=32 * 30)
 TWO_RUNGS = Halving(2, 64)
@@ -175,7 +175,7 @@ def test_members_are_dealt_out_or_packed_without_changing_them(halved, tmp_path,
 
 @pytest.mark.slow
 def test_halving_goes_on_bit_for_bit(halved, tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.runs.plan.catalogue.config_class", lambda _: BanditConfig)
+    monkeypatch.setattr("shoal.runs.plan.experiment.catalogue.config_class", lambda _: BanditConfig)
     original = RunSupervisor.between_pieces
 
     def between_pieces(self, population, history):

@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.engine.population import members
-from shoal.engine.population.members import Member, Variant, members_of
+from shoal.records import members
+from shoal.records.members import Member, Variant, members_of
 
 VARIANTS = (Variant("slow", {"learning_rate": 1e-4}), Variant("fast", {"learning_rate": 1e-2}))
 TABLE = members_of((3, 4), VARIANTS)

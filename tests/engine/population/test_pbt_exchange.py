@@ -11,8 +11,8 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, populate, values
 
 from shoal.engine.population import pbt_exchange as exchanges
-from shoal.engine.population.pbt_settings import LINEAR, LOG, ONE_MINUS_LOG, Tuned
 from shoal.engine.run import Stream, stream_key
+from shoal.records.pbt_settings import LINEAR, LOG, ONE_MINUS_LOG, Tuned
 
 RATE = Tuned("rate", LOG, 1e-5, 1e-2, (1e-4, 1e-3))
 DISCOUNT = Tuned("discount", ONE_MINUS_LOG, 0.9, 0.999, (0.9, 0.999))

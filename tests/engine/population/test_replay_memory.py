@@ -14,7 +14,7 @@ from shoal.config import struct
 from shoal.engine.nonfinite import NOWHERE, STOPPED
 from shoal.engine.population import member_layout, pbt_exchange
 from shoal.engine.population.compaction import Dealer
-from shoal.engine.population.pbt_settings import Tuned
+from shoal.records.pbt_settings import Tuned
 from shoal.types import Learner
 
 MEMBERS, NUM_ENVS, ROWS = 6, SMALL["num_envs"], 2**17

@@ -22,8 +22,8 @@ from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_time import reported_activity
 from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
-from shoal.runs.plan import decide
-from shoal.runs.train import Call, plan_run
+from shoal.runs.plan.experiment import decide
+from shoal.runs.train.drive import Call, plan_run
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 # Of the cases that are run (not refused at sight) each costs a whole check: the first suite has the one that breaks

@@ -1,4 +1,4 @@
-"""Record the numbers of rliable that `tests/ops/test_comparisons.py` compares with.
+"""Record the numbers of rliable that `tests/records/test_comparisons.py` compares with.
 
     python -m venv .venvs/rliable && .venvs/rliable/bin/pip install rliable "pandas<3"
     .venvs/rliable/bin/python tests/ops/data/record_rliable.py > tests/ops/data/rliable.json

@@ -18,11 +18,11 @@ from shoal.base import cpu
 from shoal.engine.loop import train
 from shoal.engine.nonfinite import NOWHERE, STOPPED, failed_members
 from shoal.engine.population import member_layout as populations
-from shoal.engine.population.halving import Halving
 from shoal.engine.population.member_layout import MEMBER_AXIS, Layout
-from shoal.engine.population.members import Members
 from shoal.engine.run import Run
-from shoal.engine.run_config import RunConfig
+from shoal.records.halving import Halving
+from shoal.records.members import Members
+from shoal.records.run_config import RunConfig
 
 MOST_SIZES = 3  # of programs for members that run together
 

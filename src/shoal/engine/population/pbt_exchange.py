@@ -22,8 +22,8 @@ from jax.sharding import PartitionSpec as P
 from shoal.config import struct
 from shoal.engine.nonfinite import NOWHERE
 from shoal.engine.population import member_layout as populations
-from shoal.engine.population.pbt_settings import LINEAR, ONE_MINUS_LOG, Tuned, magnitude
 from shoal.engine.run import ENV_AXIS, Run, Stream, stream_key
+from shoal.records.pbt_settings import LINEAR, ONE_MINUS_LOG, Tuned, magnitude
 from shoal.types import Array
 
 PARTS = 5  # the worst of this many equal parts of the population copies the best

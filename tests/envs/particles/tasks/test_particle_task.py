@@ -18,8 +18,8 @@ from shoal.envs.particles.tasks import particle_scene
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.envs.particles.tasks.swarm import holders
 from shoal.nets.actor_critic import Critic
-from shoal.runs.evaluate import evaluate_run
-from shoal.runs.plan import decide
+from shoal.runs.plan.experiment import decide
+from shoal.runs.policies.evaluate import evaluate_run
 from shoal.types import EnvSpec
 
 NAMES = tuple(f"particles/{x}-v0" for x in ("Navigator", "MultiNavigator", "Roller", "MultiRoller", "Swarm"))

@@ -1,1 +1,0 @@
-"""The run directory: its files, policies and summary."""

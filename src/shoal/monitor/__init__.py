@@ -1,0 +1,1 @@
+"""What follows a run while it trains: progress, listeners, loggers, and other processes beside it."""

@@ -1,0 +1,49 @@
+"""Logging of runs that were trained before, or whose logger has not received all."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.base import signals
+from shoal.base.errors import ShoalError
+from shoal.monitor.companions import Process
+from shoal.monitor.loggers.follower import Follower, Requested
+from shoal.monitor.loggers.logger import Logger
+from shoal.monitor.loggers.requests import arguments_of, companion_of, keys_of
+from shoal.reports import records
+from shoal.reports.run_record import RunRecord
+
+
+def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
+    """Send to a logger what it lacks of a run, or of all runs of a sweep; one that trains is followed to its end.
+
+    Args:
+      own: the logger's arguments; none takes those by which the run was logged before.
+    Returns:
+      a line about each run.
+    Raises:
+      ShoalError: there is no such run, another process logs it, or the logger fails.
+    """
+    record = records.read(path)
+    runs = [record] if isinstance(record, RunRecord) else [*record.runs, *record.confirmation]
+    for run in runs:
+        yield f"{run.path}: {_send_run(run.path, name, own)}"
+
+
+def _send_run(path: Path, name: str, own: Mapping[str, Any]) -> str:
+    requested = Requested(arguments_of(own), keys_of(own)).or_saved(path, name)
+    if Follower(path, name, Logger(), requested).is_complete():
+        return "all was sent before"
+    process = Process(companion_of(name, own, process=None), signals.say)
+    process.start()
+    try:
+        process.require(signals.say)
+        process.begin(path, signals.say, lambda text: None)
+        process.wait()
+    except BaseException:
+        process.abandon()
+        raise
+    if process.failure:
+        raise ShoalError(f"{name}: {process.failure}.")
+    sent, place = "{rows:,} rows and {files} files sent".format(**process.result), process.result["place"]
+    return f"{sent}{place and f'; {place}'}"

@@ -1,1 +1,0 @@
-"""Reading of run directories: lists of runs, loggers, comparisons and reports. Nothing here imports JAX."""

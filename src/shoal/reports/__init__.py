@@ -1,0 +1,1 @@
+"""What is made of finished runs: lists, comparisons, pages and plots. Nothing here imports JAX."""

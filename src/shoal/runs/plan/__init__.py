@@ -1,0 +1,1 @@
+"""The decision of every setting of a run, before anything compiles."""

@@ -1,0 +1,446 @@
+"""Evaluation and films of trained policies."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.algos import catalogue
+from shoal.algos.acting.exploration import has_noise
+from shoal.base.errors import ShoalError
+from shoal.base.files import find_obstacle, write_whole_file
+from shoal.config import arguments, struct
+from shoal.config.settings import settings_of, with_settings
+from shoal.engine.episode_records import EpisodeRecords, record_episodes
+from shoal.engine.evaluation import continue_episodes, finished_results, start_episodes, summarise_episodes
+from shoal.engine.nonfinite import FirstFaults, explanation
+from shoal.engine.team import team_return_of
+from shoal.envs import trials
+from shoal.monitor.progress import Activity, ignore_text
+from shoal.records.checkpoint_record import Choice
+from shoal.records.directory import RunDirectory
+from shoal.records.search_files import resolve_run
+from shoal.records.summary import score_statistics, statistics_by_episode
+from shoal.reports import figures
+from shoal.reports import plots as pictures
+from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.variants import number
+from shoal.runs.policies import recording
+from shoal.runs.policies.load import (
+    check_which,
+    environment_for,
+    load_policies,
+    policy_of,
+    read_policies,
+    training_experiment,
+)
+from shoal.runs.policies.recording import Rendered
+from shoal.runs.policies.trained_policy import TrainedPolicy
+from shoal.runs.train import memory_limits
+from shoal.types import EPISODE_ENDED, Environment, spec_of
+from shoal.types.spaces import Dict
+from shoal.xla import machine
+
+MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
+MAX_STEPS = 10_000  # most steps of an episode that is evaluated
+
+
+@struct.on_host
+def evaluate(
+    policy: TrainedPolicy | str | Path,
+    environment: str | Environment | None = None,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    greedy: bool = True,
+    eval_epsilon: float | None = None,
+    max_steps: int = MAX_STEPS,
+    consecutive: int = 1,
+    per_episode: bool = False,
+    environment_parameters: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Evaluate a policy on whole episodes, one in each of `episodes` environments.
+
+    Args:
+      policy: from `load`, a run directory, or what `train` or `sweep` returned.
+      environment: the environment of the episodes; None uses the one that the policy was trained in.
+      episodes: the number of episodes.
+      seed: of the episodes.
+      greedy: whether the policy takes its mode or samples.
+      eval_epsilon: the probability of a random action where a policy of action values samples; None is its own.
+      max_steps: the number of steps after which an episode is cut.
+      consecutive: the number of episodes of one task that are played in a row with the memory kept, and count as one.
+      per_episode: whether the result has an entry `episodes` too.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
+      **parameters: of the environment, if it is given by name.
+    Returns:
+      mean, median, std, min and max of return and length, the shares that terminated, were truncated or cut,
+      and the environment's own metrics. `episodes` has arrays [episodes], or [episodes, agents]: `return`, `length`,
+      `terminated`, `truncated` and `final_reward`.
+    Raises:
+      ShoalError: the environment's spaces are not the policy's, or a number is not finite for a reason that the
+        environment explains.
+    """
+    machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
+    settings = _check_episode_settings(episodes, max_steps, seed, greedy)
+    policy = _exploring(policy_of(policy), eval_epsilon, settings.greedy)
+    count = arguments.whole_number("consecutive", consecutive, 1, arguments.LARGEST_INDEX)
+    environment = trials.consecutive(environment_for(policy, environment, parameters), count)
+    environment = struct.as_arrays(environment)
+    per_episode = arguments.boolean("per_episode", per_episode)
+    _check_episode_memory("episodes", settings.episodes, environment, policy)
+    with memory_limits.report_out_of_memory():
+        result = _evaluate(environment, policy.config, policy.parameters, *settings, per_episode)
+        metrics, faults, records = jax.device_get(result[0]), result[1], jax.device_get(result[2])
+    if reason := explanation(environment, faults):
+        raise ShoalError(f"a number was not finite in {reason}.")
+    found: dict[str, Any] = {name: float(x) for name, x in metrics.items()}
+    if records:
+        found["episodes"] = {name.replace("returned", "return"): x for name, x in records._asdict().items()}
+    return found
+
+
+@struct.on_host
+def evaluate_run(
+    run: str | Path,
+    environment: str | None = None,
+    *,
+    which: str = "best",
+    checkpoint: int | str | Choice | None = None,
+    run_seed: int | None = None,
+    label: str | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    greedy: bool | None = None,
+    eval_epsilon: float | None = None,
+    memory_lasts: str | None = None,
+    consecutive: int | None = None,
+    episodes_file: str | Path = "",
+    plot: str | Path = "",
+    render: str | Path = "",
+    render_episodes: int = 3,
+    tell: Callable[[str], None] = ignore_text,
+    environment_parameters: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Evaluate the policies of a run, of all its seeds or of one.
+
+    Args:
+      run: the run's directory, or that of a sweep, whose best setting is taken.
+      environment: the environment of the episodes; None uses that of the run's evaluations.
+      which: "best" or "last".
+      checkpoint: as in `load`.
+      run_seed: the seed whose policy is evaluated; None evaluates all.
+      label: of the members whose policies are evaluated; None evaluates all.
+      episodes: of each seed.
+      seed: of the episodes, the same ones for each policy.
+      greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
+      eval_epsilon: as in `evaluate`.
+      memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
+      consecutive: as in `evaluate`; None does as the run's evaluations did. `max_steps` is that of each.
+      episodes_file: an .npz file for the results of each episode: the arrays of `evaluate`'s `episodes` with a first
+        axis of the policies, and `members`, their names; empty for none.
+      plot: a PNG of the results of a trial's episodes by their index, and for policies with memory also the results
+        if it is cleared with every episode; empty for none.
+      render: a file for a film of the first episodes of the best of these policies, one that was trained to the end
+        if there is any; empty for none.
+      render_episodes: the number of episodes in the film.
+      tell: called repeatedly with a description of the current work.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
+      **parameters: of the environment; those not given are the run's own.
+    Returns:
+      `environment`, `which`, `mode`, `memory` (its duration), `episodes`, `max_steps` and, of several agents,
+      `team_return`; `metrics`, of each seed by name (see `evaluate`); `failed`, those that were not trained to the end;
+      `iqm` of the seeds' mean returns and its 95% `interval`, None for too few seeds; `by_episode`, of trials (see
+      `shoal.records.summary.statistics_by_episode`); `rendered`, the drawn `seed` and its `Rendered`.
+    Raises:
+      ShoalError: as `load`, `evaluate` and `render`.
+    """
+    machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
+    render_episodes = arguments.whole_number("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
+    _check_episode_settings(episodes, 1, seed, greedy is None or greedy)
+    run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
+    files = {"plot": plot, "render": render, "episodes_file": episodes_file}
+    plot, render, episodes_file = (x if x == "" else arguments.path(name, x) for name, x in files.items())
+    if episodes_file and (obstacle := find_obstacle(Path(episodes_file))):
+        raise ShoalError(f"episodes_file={str(episodes_file)!r} cannot be written: {obstacle}.")
+    run, label = resolve_run(arguments.path("run", run), label)
+    directory = RunDirectory.open(run)
+    if environment is None:
+        own = experiments.saved_evaluation_parameters(experiments.read_config(directory.path))
+        parameters = {**own, **parameters}
+    experiment = experiments.decide(
+        environment, environment_parameters=parameters, config_file=directory.path, overrides={}
+    )
+    _check_pictures(experiment.environment, plot, render, render_episodes)
+    greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
+    consecutive = experiment.run.eval_consecutive if consecutive is None else consecutive
+    trials.consecutive(experiment.environment, consecutive)
+    if consecutive != 1 and memory_lasts == "episode":
+        raise ShoalError(
+            f"consecutive={consecutive} keeps the memory from one episode to the next, which memory_lasts='episode' "
+            "clears; give one of them."
+        )
+    trained_in = training_experiment(directory, parameters)
+    stored = read_policies(directory, check_which(which), checkpoint, trained_in)
+    policies = load_policies(stored, run_seed, memory_lasts, trained_in, label)
+    policies = {k: _exploring(policy, eval_epsilon, greedy) for k, policy in policies.items()}
+    if render:
+        _check_episode_memory(
+            "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
+        )
+    settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
+    failed = stored.failed_of(policies)
+    if len(failed) == len(policies) and run_seed is None and not checkpoint:
+        names = ", ".join(map(str, failed))
+        raise ShoalError(
+            f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
+        )
+    results: dict[str, Any] = {"environment": experiment.environment_name, "which": stored.title}
+    results["failed"] = failed
+    if experiment.environment.num_agents > 1:
+        results["team_return"] = team_return_of(experiment.environment)
+    tell(
+        f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
+    )
+    # Where each has failed its policy was asked for by name, or is of a checkpoint.
+    places = [k for k, name in enumerate(policies) if name in failed] if len(failed) < len(policies) else ()
+    results |= _evaluate_each(policies, episodes, consecutive, episodes_file, failed=places, **settings)
+    if trained_in.evolution.tuned:  # members that copied each other are no sample of runs
+        results["interval"] = None
+    if plot:
+        tell(f"evaluating with the memory cleared for {plot}")
+        _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
+    if render:
+        ranked = {k: policy for k, policy in policies.items() if k not in failed} or policies
+        results["rendered"] = _draw_best(
+            ranked, results["metrics"], render, episodes=render_episodes, tell=tell, **settings
+        )
+    return results
+
+
+@struct.on_host
+def render(
+    policy: TrainedPolicy | str | Path,
+    path: str | Path,
+    environment: str | Environment | None = None,
+    *,
+    episodes: int = 3,
+    seed: int = 0,
+    greedy: bool = True,
+    max_steps: int = MAX_DRAWN_STEPS,
+    progress: bool = True,
+    environment_parameters: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> Rendered:
+    """Draw episodes of a policy into a file, one after the other, each image with its step and the return so far.
+
+    They are the first episodes that `evaluate` plays with the same seed.
+
+    Args:
+      policy: from `load`, a run directory, or what `train` or `sweep` returned.
+      path: ends in .gif, or .mp4 where the program ffmpeg is on the path, or .png for the first image alone, or
+        .pvd for ParaView where the environment has a `geometry(state)`.
+      environment: the environment of the episodes; None uses the one that the policy was trained in.
+      episodes: the number of episodes.
+      seed: of the episodes.
+      greedy: whether the policy takes its mode or samples.
+      max_steps: of an episode; later steps are not shown.
+      progress: whether progress is shown on standard error if drawing takes more than some seconds.
+      environment_parameters: those parameters of the environment whose names are also arguments here.
+      **parameters: of the environment, if it is given by name.
+    Returns:
+      the path, the number of images, and return and length of each episode.
+    Raises:
+      ShoalError: the environment cannot be drawn, its spaces are not the policy's, or the file cannot be written.
+    """
+    machine.prepare()
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
+    settings, path = _check_episode_settings(episodes, max_steps, seed, greedy), arguments.path("path", path)
+    policy = policy_of(policy)
+    environment = struct.as_arrays(environment_for(policy, environment, parameters))
+    _check_episode_memory("episodes", settings.episodes, environment, policy)
+    with memory_limits.report_out_of_memory():
+        if not progress:
+            return _draw_episodes(policy, environment, path, ignore_text, settings)
+        with Activity() as activity:
+            return _draw_episodes(policy, environment, path, activity.describe, settings)
+
+
+def _draw_episodes(
+    policy: TrainedPolicy,
+    environment: Environment,
+    path: Path,
+    tell: Callable[[str], None],
+    settings: "_EpisodeSettings",
+) -> Rendered:
+    played = environment, policy.config, policy.parameters
+    return recording.draw_episodes(*played, path=path, tell=tell, **settings._asdict())
+
+
+def _evaluate_each(
+    policies: Mapping[int | str, TrainedPolicy],
+    episodes: int,
+    consecutive: int,
+    file: str | Path,
+    *,
+    greedy: bool,
+    failed: Collection[int] = (),
+    **settings: Any,
+) -> dict[str, Any]:
+    """Build the result of `evaluate_run` for the policies of a run's seeds; write that of each episode to a file.
+
+    `failed` are the places of policies of seeds that failed, which have a return, and no score.
+    """
+    max_steps = min(MAX_STEPS * consecutive, arguments.LARGEST_INDEX)
+    settings |= {"consecutive": consecutive, "max_steps": max_steps, "per_episode": file != ""}
+    metrics = {
+        k: evaluate(policy, episodes=episodes, greedy=greedy, **settings) for k, policy in policies.items()
+    }
+    if file:
+        of_members = [x.pop("episodes") for x in metrics.values()]
+        arrays = {name: np.stack([x[name] for x in of_members]) for name in of_members[0]}
+        with write_whole_file(Path(file)) as opened:
+            np.savez(opened, allow_pickle=False, members=np.array(list(map(str, metrics))), **arrays)
+    return {
+        "mode": "greedy" if greedy else "sampled",
+        "memory": next(iter(policies.values())).memory_lasts,
+        "episodes": episodes,
+        "max_steps": max_steps,
+        "metrics": metrics,
+        **score_statistics([x["return_mean"] for x in metrics.values()], failed),
+        "by_episode": statistics_by_episode(list(metrics.values())),
+    }
+
+
+def _check_pictures(
+    environment: Environment, plot: str | Path, render: str | Path, render_episodes: int
+) -> None:
+    """Raise ShoalError unless the requested plot and film can be drawn and written."""
+    if render:
+        recording.check_renderable(environment, render, render_episodes)
+    if not plot:
+        return
+    path, space = Path(plot), environment.observation_space
+    if not isinstance(space, Dict) or EPISODE_ENDED not in space:
+        raise ShoalError(
+            f"plot={str(path)!r} draws the episodes of trials, and these are none; trial_episodes=5 makes some."
+        )
+    if obstacle := find_obstacle(path):
+        raise ShoalError(f"plot={str(path)!r} cannot be written: {obstacle}.")
+    figures.require_drawing(path)
+
+
+def _plot_trials(
+    path: Path, results: dict[str, Any], policies: Mapping[int | str, TrainedPolicy], **settings: Any
+) -> None:
+    """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
+    has_memory = results["memory"] in ("trial", "run")
+    curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
+    if has_memory:
+        cleared = [evaluate(policy.with_memory_lasts("episode"), **settings) for policy in policies.values()]
+        curves["memory cleared with every episode"] = statistics_by_episode(cleared)
+    seeds = f"{len(policies)} seeds" if len(policies) > 1 else "one seed"
+    title = f"{results['environment']}, {seeds}, {results['episodes']} trials each"
+    pictures.plot_by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
+
+
+def _draw_best(
+    policies: Mapping[int | str, TrainedPolicy],
+    metrics: Mapping[int | str, Mapping[str, float]],
+    path: str | Path,
+    environment: Environment,
+    tell: Callable[[str], None],
+    *,
+    episodes: int,
+    seed: int,
+    greedy: bool,
+) -> dict[str, Any]:
+    """Draw the policy of the highest mean return; its seed, and its `Rendered`."""
+    best = max(policies, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
+    policy = policies[best]
+    environment = struct.as_arrays(environment_for(policy, environment, {}))
+    settings = _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy)
+    rendered = _draw_episodes(policy, environment, Path(path), tell, settings)
+    return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
+
+
+def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> TrainedPolicy:
+    """Return a policy that takes random actions with this probability where it samples; with None it stays as it is.
+
+    Raises:
+      ShoalError: it takes none, or does not sample.
+    """
+    if eval_epsilon is None:
+        return policy
+    name, share = "eval_epsilon", number("eval_epsilon", eval_epsilon)
+    if not (setting := settings_of(policy.config).get(name)):
+        algorithm = catalogue.name_of(policy.config)
+        raise ShoalError(
+            f"{name}={share:g} is of policies of action values, and this one's algorithm is {algorithm}."
+        )
+    struct.check_bounds(name, share, setting.bounds or struct.Bounds())
+    config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
+    if has_noise(policy.parameters):
+        raise ShoalError(
+            f"{name}={share:g} has no effect on noisy layers, whose noise explores; leave it out."
+        )
+    if greedy:
+        raise ShoalError(
+            f"{name}={share:g} has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)."
+        )
+    return dataclasses.replace(policy, config=config)
+
+
+class _EpisodeSettings(NamedTuple):
+    """The settings of evaluation episodes, validated."""
+
+    key: jax.Array
+    episodes: int
+    max_steps: int
+    greedy: bool
+
+
+def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _EpisodeSettings:
+    """Raise ShoalError unless these settings of episodes are possible."""
+    largest = arguments.LARGEST_INDEX
+    return _EpisodeSettings(
+        jax.random.key(arguments.seed("seed", seed)),
+        arguments.whole_number("episodes", episodes, 1, largest),
+        arguments.whole_number("max_steps", max_steps, 1, largest),
+        arguments.boolean("greedy", greedy),
+    )
+
+
+def _check_episode_memory(name: str, episodes: int, environment: Environment, policy: TrainedPolicy) -> None:
+    """Raise ShoalError unless memory suffices to play the episodes at once."""
+    bytes_each = memory_limits.episode_bytes(environment, policy.config)
+    memory_limits.check_count(name, episodes, bytes_each, "environments", jax.devices()[0])
+
+
+@functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy", "per_episode"))
+def _evaluate(
+    environment: Any,
+    config: Any,
+    parameters: Any,
+    key: jax.Array,
+    episodes: int,
+    max_steps: int,
+    greedy: bool,
+    per_episode: bool,
+) -> tuple[dict[str, jax.Array], FirstFaults | tuple[()], EpisodeRecords | tuple[()]]:
+    """Return the metrics of whole episodes, the states at fault, where the environment explains them, and the results
+    of each episode, where they are asked for.
+    """
+    algorithm = config.algorithm(spec_of(environment))
+    evaluation = start_episodes(environment, algorithm, key, episodes)
+    play = environment, algorithm, parameters, evaluation, max_steps, greedy
+    evaluation, records = record_episodes(*play) if per_episode else (continue_episodes(*play), ())
+    return summarise_episodes(finished_results(environment, evaluation)), evaluation.faults, records

@@ -1,0 +1,166 @@
+"""Films of the policies of a run in progress, made from its checkpoints by a process beside it.
+
+-> {"every": 100000, "folder": "..."}
+<- {"ready": ""}
+-> {"run": "runs/first"}
+<- {"note": "runs/first/films/100000.gif"}
+-> (the pipe ends)
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from shoal.base import cpu
+from shoal.base.errors import ShoalError
+from shoal.base.imports import find_user_modules
+from shoal.envs.base import can_render
+from shoal.monitor.companions import Companion
+from shoal.records.array_file import SUFFIX
+from shoal.records.checkpoints import CHECKPOINTS, Checkpoints
+from shoal.records.directory import CONFIG, FILMS
+from shoal.records.json_files import read_json
+from shoal.records.members import members_of_config
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan.experiment import Experiment
+
+POLL_SECONDS = 0.2
+PENDING = ".pending"  # a folder of the checkpoints that are not filmed yet
+PRIORITY = 10  # as `nice` counts: training comes first
+EPISODES = 1
+
+
+def companions_of(run: RunConfig, every: int) -> tuple[Companion, ...]:
+    """Return the process that films a run each time a number of environment steps was made; none for 0."""
+    if not every:
+        return ()
+    request = {"every": run.updates_in(every) * run.steps_per_update}  # whole updates
+    later = "`shoal log {path}` sends the last films to loggers when it has"
+    return (Companion("the maker of films", __name__, request, later, {"JAX_PLATFORMS": "cpu"}),)
+
+
+def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
+    """Let a run that is filmed have checkpoints at these steps, unless it has them at others already.
+
+    Raises:
+      ShoalError: it has no checkpoints, or its environment cannot be drawn.
+    """
+    if every < 0:
+        raise ShoalError(f"film_every={every} is out of bounds: it must be at least 0.")
+    if not every:
+        return experiment
+    if not can_render(experiment.environment):
+        raise ShoalError(
+            f"film_every={every} has no effect: {experiment.environment_name} has no method render, so that it cannot "
+            "be drawn."
+        )
+    if not experiment.run.checkpoints:
+        raise ShoalError(f"film_every={every} needs checkpoints, which checkpoints=False leaves out.")
+    if experiment.run.checkpoint_every != -1:
+        return experiment
+    return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, checkpoint_every=every))
+
+
+def main() -> None:
+    """Film until the pipe ends, and the last checkpoint then."""
+    request = json.loads(sys.stdin.readline())
+    find_user_modules(request["folder"])
+    _tell(ready="")
+    if not (told := sys.stdin.readline()):
+        return
+    cpu.lower_priority(PRIORITY)
+    ended = threading.Event()
+    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+    try:
+        _follow(Path(json.loads(told)["run"]), request["every"], ended)
+    except ShoalError as error:
+        _tell(error=str(error))
+    _tell(ended={"complete": True})
+
+
+def _wait_for_end(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
+
+
+def _tell(**message: Any) -> None:
+    with contextlib.suppress(OSError):
+        print(json.dumps(message), flush=True)
+
+
+class _Keeper:
+    """Keeps the checkpoints that are due until they are filmed, since the run removes old ones.
+
+    It makes a run directory of links to them, which policies are loaded from.
+    """
+
+    def __init__(self, path: Path, every: int):
+        self._checkpoints, self._every = Checkpoints(path), every
+        self.path = path / FILMS / PENDING
+        shutil.rmtree(self.path, ignore_errors=True)  # of a process that was killed
+        (self.path / CHECKPOINTS).mkdir(parents=True)
+        shutil.copyfile(path / CONFIG, self.path / CONFIG)
+        filmed = (int(x.stem) for x in (path / FILMS).glob("*.gif") if x.stem.isdecimal())
+        self._newest = max(filmed, default=0)
+        self.due: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def keep(self) -> None:
+        """Keep the first checkpoint at or after each multiple of the steps."""
+        for steps in self._checkpoints.steps():
+            if steps // self._every > self._newest // self._every:
+                source = self._checkpoints.path / f"{steps}{SUFFIX}"
+                with contextlib.suppress(FileNotFoundError):  # it was removed before
+                    _link(source, self.path / CHECKPOINTS / source.name)
+                    self._newest = steps
+                    self.due.put(steps)
+
+    def watch(self, ended: threading.Event) -> None:
+        """Keep checkpoints until the run has ended; called in a thread."""
+        while not ended.wait(POLL_SECONDS):
+            self.keep()
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
+def _follow(path: Path, every: int, ended: threading.Event) -> None:
+    """Film the checkpoints that are due until the run has ended."""
+    keeper = _Keeper(path, every)
+    watcher = threading.Thread(target=keeper.watch, args=(ended,), daemon=True)
+    watcher.start()
+    while True:
+        is_last = ended.is_set()
+        if is_last:
+            watcher.join()
+            keeper.keep()
+        try:
+            _film(path, keeper, keeper.due.get(timeout=0.0 if is_last else POLL_SECONDS))
+        except queue.Empty:
+            if is_last:
+                break
+    shutil.rmtree(keeper.path, ignore_errors=True)
+
+
+def _film(path: Path, keeper: _Keeper, steps: int) -> None:
+    """Film the policy of the first member at a checkpoint."""
+    from shoal.runs.policies.evaluate import render  # noqa: PLC0415 (its seconds are the first film's)
+    from shoal.runs.policies.load import load  # noqa: PLC0415
+
+    first = members_of_config(read_json(path / CONFIG))[0]
+    policy = load(keeper.path, checkpoint=steps, seed=first.seed, label=first.label or None)
+    film = path / FILMS / f"{steps}.gif"
+    render(policy, film, episodes=EPISODES, progress=False)
+    _tell(note=f"film of {steps:,} environment steps: {film}")

@@ -1,0 +1,1 @@
+"""The training of a run that is decided: compile, drive, resume, checkpoints."""

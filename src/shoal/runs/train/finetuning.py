@@ -1,0 +1,90 @@
+"""Start of a population from another run's parameters."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError
+from shoal.config import struct
+from shoal.engine.run import Run, policy_of
+from shoal.runs.policies.policy_files import LEARNER
+from shoal.types import Learner, PyTree, spec_of
+
+# A run's last policies as saved, by name, each with a leading seed axis.
+SavedLeaves = Mapping[str, np.ndarray]
+
+
+def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str) -> None:
+    """Trace `inherit` for one member, so that a mismatch is known before anything compiles.
+
+    Raises:
+      ShoalError: the algorithm has no `inherit`, it refuses the leaves, or it returns another structure.
+    """
+    if member.config.algorithm(spec_of(member.environment)).inherit is None:
+        raise ShoalError(
+            f"from={source!r} cannot be used with algorithm={algorithm!r}: its Algorithm has no `inherit`, the "
+            "function that says what a learner takes over from another run; leave --from out, or add one."
+        )
+    saved = {
+        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in learner_leaves(leaves, source).items()
+    }
+    try:
+        new = jax.eval_shape(_inherit_learner, member, saved)
+    except ShoalError as error:
+        raise ShoalError(f"from={source!r} does not fit: {error}") from error
+    for name, leaf in struct.named_leaves(member.learner).items():
+        found = struct.named_leaves(new).get(name)
+        if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
+            description = "missing" if found is None else f"{found.dtype}{list(found.shape)}"
+            raise ShoalError(
+                f"algorithm={algorithm!r}: `inherit` returns a learner in which {name!r} is {description}; it must be "
+                f"{leaf.dtype}{list(leaf.shape)}, as `init` makes it."
+            )
+
+
+def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Run:
+    """Start each member from the learner of a member of another run.
+
+    The member of the k-th of `seeds` seeds starts from the k-th member of the other run; where that has fewer, its
+    members are used again from the first on. The best policy so far becomes the inherited one. The leaves must have
+    been checked (`check_inherit`).
+    """
+    members = population.updates.shape[0]
+    saved = {
+        name: x[np.arange(members) % seeds % len(x)] for name, x in learner_leaves(leaves, source).items()
+    }
+    learner, policy = jax.vmap(_inherit_with_policy)(population, saved)
+    best = population.best._replace(policy=policy)
+
+    def place_like(new: PyTree, old: PyTree) -> PyTree:
+        return jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), new, old)
+
+    return dataclasses.replace(
+        population, learner=place_like(learner, population.learner), best=place_like(best, population.best)
+    )
+
+
+def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
+    return run.config.algorithm(spec_of(run.environment)).inherit(run.learner, saved)
+
+
+def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
+    learner = jax.tree.map(jnp.asarray, _inherit_learner(run, saved))
+    return learner, policy_of(dataclasses.replace(run, learner=learner))
+
+
+def learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
+    """Return the leaves of the learner that a run saved, by their names within `learner.shared`.
+
+    Raises:
+      ShoalError: there are none.
+    """
+    prefix = f"{LEARNER}/"
+    found = {name.removeprefix(prefix): x for name, x in leaves.items() if name.startswith(prefix)}
+    if not found:
+        raise ShoalError(f"from={source!r} cannot be used: the run saved nothing of what it had learned.")
+    return found

@@ -1,1 +1,0 @@
-"""The output of a run: progress, plots, films and reports."""
