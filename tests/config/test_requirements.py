@@ -11,7 +11,7 @@ from shoal.base.errors import ShoalError
 from shoal.config.requirements import Needs, check_needs
 from shoal.config.settings import flat, needs_of, settings_of
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan.experiment import decide
+from shoal.runs.plan.decide import decide
 from shoal.runs.plan.presets import environments as tuned
 from shoal.runs.plan.presets import preset
 

@@ -13,7 +13,7 @@ import shoal
 from shoal.algos.catalogue import algorithms, config_class
 from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
 from shoal.algos.policy_gradient import A2CConfig
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct as structs
 from shoal.config.settings import check_fields, flat, groups_of, needs_of, settings_of, with_settings
@@ -23,7 +23,8 @@ from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.networks import NetworkClass, NetworkConfig
 from shoal.nets.torso_config import MAX_LAYERS
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan import experiment as plan
+from shoal.runs.plan.config_files import read_config
+from shoal.runs.plan.decide import decide
 from shoal.types import EnvSpec, spec_of
 from shoal.types.spaces import Box, Dict, Discrete
 
@@ -41,7 +42,7 @@ class Wide:
 
     def build(self, spec, key):
         """An actor and a critic with one layer each."""
-        return ActorCritic(spec, actor_sizes=(self.width,), key=key)
+        return ActorCritic(spec, NetworkConfig(hidden_sizes=(self.width,)), key=key)
 
 
 class Plain(ActorCritic):
@@ -111,7 +112,7 @@ def test_a_setting_at_the_wrong_place_says_where_it_went(make_config):
 def test_a_setting_has_what_its_field_declares():
     found = settings_of(with_settings(PPOConfig(), core="gru"))
     assert found["core"].value == "gru" and found["core"].owner is NetworkConfig
-    assert found["hidden_sizes"].bounds.longest == MAX_LAYERS
+    assert found["hidden_sizes"].field.bounds.longest == MAX_LAYERS
     assert found["critic_learning_rate"].declared == float | None
     assert found["gamma"].text == "Discounts rewards by this factor per step."
     data = {name for name, setting in found.items() if setting.is_data}
@@ -146,6 +147,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.quick("gru")
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_the_layers_of_the_encoder_are_the_actors_and_the_critics(core):
     """With a memory and without; where none is given, the structure is as if the defaults were."""
@@ -181,12 +183,15 @@ def test_the_layers_of_the_encoder_are_checked_for_what_the_actor_and_the_critic
 
 def test_the_layers_of_the_encoder_are_written_and_read_again(tmp_path):
     given = LAYERS | {"encoder": "cnn", "encoder_strides": None, "encoder_channels": [8.0, 6]}
-    decided = plan.decide("MiniGrid-Empty-5x5", overrides=given)
-    assert decided.config.network.encoder_layers[:5] == ((8, 6), (3, 2), None, (5,), 0)
+    decided = decide("MiniGrid-Empty-5x5", overrides=given)
+    network = decided.config.network
+    assert (network.encoder_channels, network.encoder_kernels) == ((8, 6), (3, 2))
+    assert network.encoder_strides is None and network.encoder_features == (5,)
     (tmp_path / "config.json").write_text(json.dumps(decided.as_json()))
-    assert plan.decide(None, config_file=tmp_path, overrides={}).config == decided.config
+    assert decide(None, config_file=tmp_path, overrides={}).config == decided.config
 
 
+@pytest.mark.quick("Plain")
 @pytest.mark.parametrize("network", [f"{__name__}:Plain", Plain])
 def test_a_class_without_settings_may_be_a_network(network):
     config = with_settings(PPOConfig(), network=network, distribution="tanh_normal")
@@ -198,6 +203,7 @@ def test_a_class_without_settings_may_be_a_network(network):
         with_settings(config, hidden_sizes=(4,))
 
 
+@pytest.mark.quick("Wide")
 @pytest.mark.parametrize("network", [f"{__name__}:Wide", Wide, Wide()])
 def test_the_fields_of_a_network_are_settings(network):
     config = with_settings(PPOConfig(), network=network, width=32)
@@ -242,11 +248,11 @@ def test_a_name_in_the_place_of_a_struct_is_refused():
 
 
 def test_settings_of_a_preset_that_another_network_lacks_are_left_out():
-    decided = plan.decide("CartPole-NoVelocity-v1", overrides={"network": Wide, "width": 8})
+    decided = decide("CartPole-NoVelocity-v1", overrides={"network": Wide, "width": 8})
     assert decided.config.network == Wide(width=8)
     assert flat(decided.config)["num_minibatches"] != math.inf
     with pytest.raises(ShoalError, match="there is no setting 'widht'; did you mean 'width'"):
-        plan.decide("CartPole-v1", overrides={"network": Wide, "widht": 8})
+        decide("CartPole-v1", overrides={"network": Wide, "widht": 8})
 
 
 @pytest.mark.full
@@ -255,10 +261,10 @@ def test_a_run_of_a_network_with_settings_is_written_loaded_and_run_again(tmp_pa
     run = shoal.train(
         "CartPole-v1", network=Wide, width=8, scale=2.0, run_dir=tmp_path / "run", progress=False, **sizes
     )
-    saved = plan.read_config(run.path)["algorithm"]
+    saved = read_config(run.path)["algorithm"]
     assert (saved["network"], saved["width"], saved["scale"]) == (f"{__name__}:Wide", 8, 2.0)
     assert shoal.load(run.path).config.network.width == 8
-    again = plan.decide(None, config_file=run.path, overrides={"scale": 3.0})
+    again = decide(None, config_file=run.path, overrides={"scale": 3.0})
     assert again.config.network == Wide(width=8, scale=3.0)
-    own = plan.decide(None, config_file=run.path, overrides={"network": OWN, "hidden_sizes": (5,)})
+    own = decide(None, config_file=run.path, overrides={"network": OWN, "hidden_sizes": (5,)})
     assert own.config.network == NetworkConfig(hidden_sizes=(5,))

@@ -518,6 +518,7 @@ def test_damaged_checkpoints_are_set_aside_under_names_of_their_own(run):
     assert (run.path / "200.damaged-4").stat().st_size == 3
 
 
+@pytest.mark.full
 def test_a_list_of_checkpoints_does_not_import_jax():
     code = f"import sys, {checkpoints.__name__}; print([m for m in ('jax', 'ml_dtypes') if m in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ from shoal.records.halving import Halving
 from shoal.records.json_files import parse_json
 from shoal.records.members import Variant
 from shoal.records.search_files import resolve_run
-from shoal.runs.plan import experiment as plan
+from shoal.runs.plan.decide import decide as decide_all
 from shoal.runs.policies import load as loading
 from shoal.runs.train import pbt_run, results, resume
 from shoal.search import tune
@@ -57,7 +57,7 @@ def path(tmp_path_factory):
         "exchanges": {"evolution": pbt_settings.Evolution((tuned,))},
     }
     for name, search in searches.items():
-        decided = plan.decide(
+        decided = decide_all(
             "CartPole-v1", environment_parameters={"half_length": 0.4}, overrides={"seeds": 2}, **search
         )
         (path / f"{name}.json").write_text(json.dumps(resume.as_json(decided), indent=2))
@@ -71,7 +71,7 @@ def run_of(path):
 
 
 def decide(file):
-    decided = plan.decide(None, config_file=file, overrides={})
+    decided = decide_all(None, config_file=file, overrides={})
     decided.run.validate()
     return decided, decided.solo
 

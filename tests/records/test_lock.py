@@ -358,6 +358,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.quick("no number")
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_a_damaged_file_names_nobody(run, kind):
     (run / ".lock").write_bytes(DAMAGED[kind])

@@ -14,6 +14,7 @@ from shoal.records import scores
 from shoal.records import summary as summaries
 from shoal.records.directory import RunDirectory
 from shoal.records.members import Variant, members_of
+from shoal.xla.facts import summary_facts
 
 RETURNS = [9.0, 500.0, 480.0, 490.0, 500.0, 470.0, 500.0, 495.0, 300.0, 500.0]
 
@@ -27,6 +28,7 @@ def make(**changes):
         "final": np.asarray(RETURNS[::-1], np.float32),
         "absolute": RETURNS,
         "steps_per_second": 1e5,
+        "facts": summary_facts(),
         "seconds": {"import": 1.0, "compile": 2.0, "train": 3.0, "evaluate": 4.0},
         "parameters": [{"w": jnp.full(3, k % 9)} for k in range(10)],
     }

@@ -56,8 +56,15 @@ class Needs:
         return f"one, such as {self.name}={self.such_as!r}"
 
 
-Table = Mapping[str, tuple[Needs | tuple[Needs, ...], ...]]
-"""What each setting needs: all entries, of which a tuple is met by any of its parts."""
+Conditions = tuple[Needs | tuple[Needs, ...], ...]
+"""What one setting needs: all entries, of which a tuple is met by any of its parts."""
+Table = Mapping[str, Conditions]
+"""What each setting needs, by its name."""
+
+
+def conditions(needs: Needs | Conditions) -> Conditions:
+    """Return the conditions of a setting, of which one may be given alone."""
+    return (needs,) if isinstance(needs, Needs) else needs
 
 
 def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table) -> None:

@@ -11,27 +11,29 @@ The type, the bounds and the text of a setting are those that its field declares
 with other settings, in its place.
 """
 
-import ast
 import dataclasses
-import functools
-import inspect
-import itertools
 import numbers
-import textwrap
-import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.config import struct
+from shoal.config import fields
 from shoal.config.other_trainers import hint_of_other_trainer
 from shoal.config.requirements import Needs, Table
+from shoal.config.schema import (
+    _KINDS,
+    Choice,
+    FieldSchema,
+    field_texts,
+    main_option,
+    options_of,
+    schema_of,
+    words_of,
+)
 
 T = TypeVar("T")
-
-# Settings declared as text that name a function by module:Name, in whose place it may be given itself.
-IMPORTABLE = ("score", "eval_metrics")
+D = TypeVar("D")
 
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
@@ -41,49 +43,37 @@ LOGGING = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """The choice of a nested field's struct by a name.
-
-    Attributes:
-      choose: returns the struct of a name, or a struct that is given itself.
-      name_of: returns the name of a struct.
-    """
-
-    choose: Callable[[Any], Any]
-    name_of: Callable[[Any], Any]
-
-
 class Setting(NamedTuple):
     """One setting of a config.
 
     Attributes:
       owner: the class of the struct that holds it.
+      field: what the field that holds it declares.
       is_keyed: whether it is one number of a field that holds several by their names (see `keyed`).
-      names: of the functions among which it chooses (see `function`); None for any other setting.
     """
 
     name: str
     value: Any
     declared: Any
     owner: type
-    bounds: struct.Bounds | None = None
-    choice: Choice | None = None
+    field: FieldSchema
     is_keyed: bool = False
-    names: tuple[str, ...] | None = None
 
     @property
     def is_data(self) -> bool:
         """Whether the value is a leaf of the config's tree, so that a stack of configs may hold many of them."""
-        if self.is_keyed:
-            return True
-        is_field_of_struct = struct.is_struct(self.owner) and self.choice is None
-        return is_field_of_struct and self.name in struct.data_fields(self.owner)
+        return self.is_keyed or self.field.is_data
 
     @property
-    def is_initial(self) -> bool:
-        """Whether the value is read where a run starts and never again."""
-        return bool(struct.metadata_of(self.owner).get(self.name, {}).get("initial"))
+    def may_name_function(self) -> bool:
+        """Whether its value may be a function, or name one by module:Name."""
+        return self.field.functions is not None or self.field.use.imports
+
+    @property
+    def on_resume(self) -> str:
+        """Whether a resumed run "may change" it, keeps it "fixed", or is the same whatever it says, "ignored"."""
+        is_changeable = self.is_data and not self.field.initial
+        return self.field.use.on_resume or ("may change" if is_changeable else "fixed")
 
     @property
     def text(self) -> str:
@@ -91,9 +81,14 @@ class Setting(NamedTuple):
         return field_texts(self.owner).get(self.name, "")
 
 
-def chosen(default: Any, choose: Callable[[Any], Any], name_of: Callable[[Any], Any]) -> Any:
-    """Declare a nested field whose struct is chosen by a setting of the field's name (see `Choice`)."""
-    return dataclasses.field(default=default, metadata={"choice": Choice(choose, name_of)})
+def chosen(default: Any, choose: Callable[[Any], Any], name_of: Callable[[Any], Any], **declared: Any) -> Any:
+    """Declare a nested field whose struct is chosen by a setting of the field's name (see `Choice`).
+
+    Args:
+      **declared: `group` and `needs`, as those of `fields.parameter`.
+    """
+    metadata = fields.parameter(default, **declared).metadata
+    return dataclasses.field(default=default, metadata={**metadata, "choice": Choice(choose, name_of)})
 
 
 def keyed(setting: str) -> Any:
@@ -103,14 +98,6 @@ def keyed(setting: str) -> Any:
     decides.
     """
     return dataclasses.field(default=(), metadata={"keyed": setting})
-
-
-def function(default: str | None, names: Iterable[str] = ()) -> Any:
-    """Declare a field that chooses a function: by one of `names`, as `module:function`, or given itself.
-
-    Without `names`, the use of the value decides which there are.
-    """
-    return dataclasses.field(default=default, metadata={"names": tuple(names)})
 
 
 def hidden() -> Any:
@@ -123,9 +110,9 @@ class Nested:
 
     def __new__(cls, *_: Any, **given: Any) -> Any:
         """Refuse a setting of a nested struct, which a dataclass would call an unexpected keyword."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        own = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for name in given:
-            for field in fields.values() if name not in fields else ():
+            for field in own.values() if name not in own else ():
                 if is_nested(field.default) and name in settings_of(field.default):
                     owner = type(field.default).__name__
                     raise ShoalError(
@@ -153,17 +140,17 @@ def settings_of(config: Any) -> dict[str, Setting]:
 
 def _add_settings(settings: dict[str, Setting], config: Any) -> None:
     cls = type(config)
-    for declared in schema_of(cls):
-        name, value, choice = declared.name, getattr(config, declared.name), declared.choice
-        holds_struct = declared.may_nest and is_nested(value)
-        own = [Setting(name, value, declared.type, cls, declared.bounds, choice, names=declared.names)]
-        if declared.keyed:
+    for field in schema_of(cls):
+        name, value, choice = field.name, getattr(config, field.name), field.choice
+        holds_struct = field.may_nest and is_nested(value)
+        own = [Setting(name, value, field.type, cls, field)]
+        if field.keyed:
             own = [
-                Setting(f"{declared.keyed}.{key}", number, float, cls, is_keyed=True)
+                Setting(f"{field.keyed}.{key}", number, float, cls, field, is_keyed=True)
                 for key, number in dict(value or ()).items()
             ]
         elif holds_struct:
-            own = [Setting(name, choice.name_of(value), str, cls, None, choice)] if choice else []
+            own = [Setting(name, choice.name_of(value), str, cls, field)] if choice else []
         for setting in own:
             if setting.name in settings:
                 owners = settings[setting.name].owner.__name__, cls.__name__
@@ -176,6 +163,11 @@ def _add_settings(settings: dict[str, Setting], config: Any) -> None:
             _add_settings(settings, value)
 
 
+def names_where(config: Any, holds: Callable[[Setting], bool]) -> tuple[str, ...]:
+    """Return the names of the settings of which something holds."""
+    return tuple(name for name, setting in settings_of(config).items() if holds(setting))
+
+
 def flat(config: Any) -> dict[str, Any]:
     """Return the value of every setting, by its name."""
     return {name: setting.value for name, setting in settings_of(config).items()}
@@ -186,9 +178,10 @@ def all_names(config: Any) -> set[str]:
     return set(settings_of(config)) | _default_names(type(config))
 
 
-@struct.once_per_class
+@fields.once_per_class
 def _default_names(cls: Any) -> set[str]:
-    defaults = (field.default for field in dataclasses.fields(cls) if is_nested(field.default))
+    nested = {field.name for field in schema_of(cls) if field.may_nest}
+    defaults = [x.default for x in dataclasses.fields(cls) if x.name in nested and is_nested(x.default)]
     return set[str]().union(*map(settings_of, defaults))
 
 
@@ -206,7 +199,7 @@ def with_settings(config: T, /, **values: Any) -> T:
     for name, value in values.items():
         if name not in known and find(config, name) is None:
             raise unknown_setting(name, value, config)
-    values = {k: x for k, x in values.items() if not (k in known and known[k].choice)}
+    values = {k: x for k, x in values.items() if not (k in known and known[k].field.choice)}
     return cast(T, _replaced(config, values))
 
 
@@ -215,11 +208,11 @@ def find(config: Any, name: str) -> Setting | None:
     prefix, dot, key = name.partition(".")
     if not dot:
         return settings_of(config).get(name)
-    classes = map(type, _structs(config))
-    owner = next((cls for cls in classes if any(prefix == x.keyed for x in schema_of(cls))), None)
-    if owner is None or not key.isidentifier():
-        return None
-    return Setting(name, flat(config).get(name), float, owner, is_keyed=True)
+    for cls in map(type, _structs(config)):
+        field = next((x for x in schema_of(cls) if x.keyed == prefix), None)
+        if field is not None and key.isidentifier():
+            return Setting(name, flat(config).get(name), float, cls, field, is_keyed=True)
+    return None
 
 
 def with_choices(config: T, values: Mapping[str, Any]) -> T:
@@ -268,8 +261,8 @@ def unknown_setting(name: str, value: Any, config: Any, known: Iterable[str] = (
     own = settings_of(config)
     for field in dataclasses.fields(config):
         default, chosen = field.default, own.get(field.name)
-        if chosen and chosen.choice and is_nested(default) and name in settings_of(default):
-            needed = Needs(field.name, (chosen.choice.name_of(default),))
+        if chosen and chosen.field.choice and is_nested(default) and name in settings_of(default):
+            needed = Needs(field.name, (chosen.field.choice.name_of(default),))
             return ShoalError(
                 f"{name}={value!r} has no effect with {field.name}={chosen.value!r}; it needs {needed}."
             )
@@ -285,139 +278,52 @@ def hint_of(name: str, options: Iterable[str]) -> str:
 
 
 def needs_of(config: Any) -> Table:
-    """Return what settings need in order to have an effect, as a config and the structs within it declare."""
-    found: dict[str, Any] = {}
+    """Return what settings need in order to have an effect: what their fields say, or else their holder's `needs`."""
+    found = {name: x.field.needs for name, x in settings_of(config).items() if x.field.needs}
     for part in _structs(config):
         found |= getattr(part, "needs", {})
     return found
 
 
 def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
-    """Return the settings by the titles of their groups: the `groups` of a config and the structs within it.
+    """Return the settings by the titles of their groups.
 
-    A config may name settings of its structs too; the first group that names one has it. Settings of a nested struct
-    that stand in no group have the name of the field that holds it for a title.
+    The `groups` of a config and of the structs within it come first; a config may name settings of its structs too. All
+    others have the group that their field says, or else the name of the field that holds their struct.
     """
     found: dict[str, tuple[str, ...]] = {}
+    titles: dict[str, str] = {}
     for part in _structs(config):
         for title, names in getattr(part, "groups", {}).items():
-            grouped = {name for others in found.values() for name in others}
-            found[title] = found.get(title, ()) + tuple(name for name in names if name not in grouped)
-    grouped = {name for names in found.values() for name in names}
+            titles |= {name: title for name in names if name not in titles}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if is_nested(value) and (rest := tuple(x for x in settings_of(value) if x not in grouped)):
-            found[field.name] = found.get(field.name, ()) + rest
+        for name in settings_of(value) if is_nested(value) else ():
+            titles.setdefault(name, settings_of(value)[name].field.group or field.name)
+    for name, setting in settings_of(config).items():
+        if title := titles.get(name, setting.field.group):
+            found[title] = (*found.get(title, ()), name)
     return found
 
 
-def _structs(config: Any) -> Iterator[Any]:
+def _structs(config: Any) -> list[Any]:
     """Return a config and the dataclasses within it."""
-    yield config
-    for field in dataclasses.fields(config):
-        if is_nested(value := getattr(config, field.name)):
-            yield from _structs(value)
-
-
-class FieldSchema(NamedTuple):
-    """The declaration of one field of a config's class: a setting, or a struct or dictionary of settings.
-
-    Attributes:
-      keyed: the prefix of the names of its settings, where it holds several (see `keyed`).
-      may_nest: whether its value may be a dataclass, with settings of its own.
-      names: see `Setting`.
-    """
-
-    name: str
-    type: Any
-    bounds: struct.Bounds | None
-    choice: Choice | None
-    keyed: str | None
-    may_nest: bool
-    names: tuple[str, ...] | None
-
-
-@struct.once_per_class
-def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
-    """Return the declarations of a dataclass's fields but hidden ones, in their order."""
-    schema = []
-    for name, declared in types_of(cls).items():
-        own = struct.metadata_of(cls)[name]
-        if not own.get("hidden"):
-            keyed, may_nest = own.get("keyed"), "keyed" not in own and _may_nest(declared)
-            declarations = own.get("bounds"), own.get("choice"), keyed, may_nest, own.get("names")
-            schema.append(FieldSchema(name, declared, *declarations))
-    return tuple(schema)
-
-
-@functools.cache
-def _may_nest(declared: Any) -> bool:
-    options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
-    return any(x not in (*_KINDS, types.NoneType) for x in options)
-
-
-@functools.cache
-def options_of(declared: Any) -> tuple[Any, ...]:
-    """Return the members of a declared type, such as int and None of `int | None`."""
-    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
-    return typing.get_args(declared) if is_union else (declared,)
-
-
-def words_of(declared: Any) -> tuple[Any, ...]:
-    """Return the words of a declared type that has another member too, as in `int | Literal["never"]`."""
-    options = options_of(declared)
-    literals = [x for x in options if typing.get_origin(x) is typing.Literal]
-    return tuple(word for x in literals for word in typing.get_args(x)) if len(options) > 1 else ()
-
-
-def main_option(declared: Any) -> Any:
-    """Return the member of a declared type that is neither None nor a word."""
-    options = options_of(declared)
-    others = [x for x in options if x is not types.NoneType and typing.get_origin(x) is not typing.Literal]
-    return others[0] if others else options[0]
-
-
-@struct.once_per_class
-def types_of(cls: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; `Any` where they cannot be found, as in a class in a function."""
-    try:
-        hints = typing.get_type_hints(cls)
-    except NameError:
-        hints = {}
-    return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(cls)}
-
-
-@struct.once_per_class
-def field_texts(cls: type) -> Mapping[str, str]:
-    """Return the string below each field of a class and of its base classes, as one line."""
-    texts: dict[str, str] = {}
-    for part in reversed(cls.__mro__):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
-        except (OSError, TypeError):  # made while the program runs: it has no source
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, below in itertools.pairwise(body):
-            text = below.value if isinstance(below, ast.Expr) else None
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
-                texts[ast.unparse(field.target)] = " ".join(str(text.value).split())
-    return texts
-
-
-def check_traced(config: Any) -> None:
-    """Require that of a config's settings only data are traced."""
-    for name, setting in settings_of(config).items():
-        if not setting.is_data:
-            struct.check_static(name, setting.value)
+    found = [config]
+    for field in schema_of(type(config)):
+        if field.may_nest and is_nested(value := getattr(config, field.name)):
+            found += _structs(value)
+    return found
 
 
 def check_fields(config: Any) -> None:
     """Require that every setting holds a value of its declared type, within its bounds; traced values are not read."""
-    for name, setting in settings_of(config).items():
+    found = settings_of(config)
+    has_traced = fields.is_traced(*[setting.value for setting in found.values()])
+    for name, setting in found.items():
         value, declared = setting.value, setting.declared
-        if struct.is_traced(value):
+        if has_traced and fields.is_traced(value):
             continue
-        if setting.choice:
+        if setting.field.choice:
             if declared is not str:  # not a struct: a name is text
                 raise ShoalError(
                     f"{name}={value!r} is not a struct; with_settings({type(config).__name__}(), {name}={value!r}) "
@@ -428,14 +334,16 @@ def check_fields(config: Any) -> None:
             if value is None or value in words_of(declared):
                 continue
             declared = main_option(declared)
-        is_importable = name in IMPORTABLE or setting.names is not None
-        if not is_importable or isinstance(value, str):  # its use reports what is not a function
+        # Its use reports what is not a function.
+        if type(value) is not declared and (isinstance(value, str) or not setting.may_name_function):
             _check_type(name, value, declared)
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
-            if setting.bounds:
-                struct.check_bounds(name, value, setting.bounds)
-            elif declared is float:
-                struct.check_bounds(name, value, struct.Bounds())
+            bounds = setting.field.bounds or (_FINITE if declared is float else None)
+            if bounds and (bounds.longest or not bounds.contains(value)):
+                fields.check_bounds(name, value, bounds)
+
+
+_FINITE = fields.Bounds()
 
 
 def _check_type(name: str, value: Any, declared: Any) -> None:
@@ -460,10 +368,4 @@ def _has_type(value: Any, declared: Any) -> bool:
     return isinstance(value, _KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
 
 
-_KINDS: dict[Any, tuple[Any, str]] = {
-    float: (numbers.Real, "a number"),
-    int: (numbers.Integral, "a whole number"),
-    bool: (bool, "True or False"),
-    str: (str, "a text"),
-}
 _TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

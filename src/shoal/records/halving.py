@@ -19,7 +19,7 @@ from shoal.records.members import Members
 from shoal.records.scores import rank_settings
 
 if TYPE_CHECKING:
-    from shoal.records.run_config import RunConfig  # which imports JAX
+    from shoal.records.run_config import RunConfig  # which imports this module
 
 
 def updates_in(steps: int, steps_per_update: int) -> int:

@@ -2,15 +2,25 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
-from shoal.config.requirements import Needs, Table
+from shoal.config.fields import Use, parameter
+from shoal.config.requirements import Needs
 from shoal.config.settings import check_fields
-from shoal.config.struct import parameter
 from shoal.records import halving
+
+_USED, _EVALUATION, _WRITING = "most used", "evaluation", "logging and checkpoints"  # groups of the help
+_RESETS, _DEVICES = "resets and observations", "devices"
+_POOL, _CHECKPOINTS = Needs("reset", ("pool",)), Needs("checkpoints", (True,))
+# Where and how a run is made, what it writes besides, and what it is: the experiment itself counts without them.
+_WHERE = Use(on_resume="ignored", tells_apart=False, identifies=False)
+_BESIDES = Use(on_resume="may change", tells_apart=False, identifies=False)
+_TEXT = dataclasses.replace(_BESIDES, describes=True)
+_SIZE, _JUDGEMENT = Use(in_sweep=True, in_pure=True), Use(in_pure=True)
+_FUNCTION, _SEEDS = Use(imports=True), Use(tells_apart=False)
 
 # Fixed limits of sizes that cost time on the host or do not fit their dtype; `memory_limits` has those of memory.
 
@@ -23,134 +33,124 @@ MAX_POINTS = 100_000  # evaluations or log points: the host lists them, and the 
 class RunConfig:
     """The settings of a run other than its environment and its algorithm."""
 
-    needs: ClassVar[Table] = {
-        "reset_pool": (Needs("reset", ("pool",)),),
-        "reset_refresh": (Needs("reset", ("pool",)),),
-        "reset_ratio": (Needs("reset", ("optimistic",)),),
-        "num_evals": (Needs("eval_every", (-1,)),),
-        "score": (Needs("eval_every", other_than=("never",), such_as=-1),),
-        "checkpoint_seconds": (Needs("checkpoints", (True,)), Needs("checkpoint_every", (-1,))),
-        "checkpoint_every": (Needs("checkpoints", (True,)),),
-        "checkpoint_evals": (Needs("checkpoints", (True,)),),
-        "checkpoint_replay": (Needs("checkpoints", (True,)),),
-        "keep": (Needs("checkpoints", (True,)),),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": (
-            "seeds",
-            "seed",
-            "total_steps",
-            "num_updates",
-            "num_envs",
-            "num_steps",
-            "name",
-            "run_dir",
-        ),
-        "evaluation": (
-            *("num_evals", "eval_every", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed"),
-            *("eval_consecutive", "absolute_episodes", "score", "eval_metrics"),
-        ),
-        "logging and checkpoints": (
-            *("tag", "note", "log_every"),
-            *("checkpoint_seconds", "checkpoint_every", "keep", "checkpoint_evals", "checkpoints"),
-            *("checkpoint_replay", "on_nan", "on_disk_error"),
-        ),
-        "resets and observations": (
-            *("reset", "reset_pool", "reset_refresh", "reset_ratio", "actor_only", "critic_only"),
-        ),
-        "devices": ("devices", "env_groups", "seed_batching"),
-    }
-
-    seeds: int = parameter(10, low=1, high=LARGEST_SEED)
+    seeds: int = parameter(10, low=1, high=LARGEST_SEED, group=_USED, use=_SEEDS)
     """Trains this many seeds together, in one compiled program."""
-    seed: int = parameter(0, low=0, high=LARGEST_SEED)
+    seed: int = parameter(0, low=0, high=LARGEST_SEED, group=_USED, use=_SEEDS)
     """Sets the first seed; the others are the numbers after it."""
-    total_steps: int = parameter(500_000, low=1, high=MAX_STEPS)
+    total_steps: int = parameter(
+        500_000,
+        low=1,
+        high=MAX_STEPS,
+        group=_USED,
+        use=dataclasses.replace(_BESIDES, in_sweep=True, in_pure=True),
+    )
     """Trains each seed for this many environment steps, rounded down to whole updates."""
-    num_updates: int | None = parameter(None, low=1, high=LARGEST_INDEX)
+    num_updates: int | None = parameter(None, low=1, high=LARGEST_INDEX, group=_USED, use=_JUDGEMENT)
     """Trains each seed for this many updates, in place of total_steps."""
-    num_envs: int = parameter(64, low=1, high=LARGEST_INDEX)
+    num_envs: int = parameter(64, low=1, high=LARGEST_INDEX, group=_USED, use=_SIZE)
     """Steps this many environments together for each seed."""
-    num_steps: int = parameter(128, low=1, high=LARGEST_INDEX)
+    num_steps: int = parameter(128, low=1, high=LARGEST_INDEX, group=_USED, use=_SIZE)
     """Makes this many steps in each environment for an update."""
-    name: str = ""
+    name: str = parameter("", group=_USED, use=_WHERE)
     """Gives the run this name, in its directory's name, its result and its summary."""
-    tag: tuple[str, ...] = ()
+    tag: tuple[str, ...] = parameter((), group=_WRITING, use=_TEXT)
     """Gives the run these tags, by which `shoal runs --tag` lists it."""
-    note: str = ""
+    note: str = parameter("", group=_WRITING, use=_TEXT)
     """Keeps this text with the run, which `shoal runs` shows."""
-    run_dir: str = ""
+    run_dir: str = parameter("", group=_USED, use=_WHERE)
     """Writes the run to this directory; without it to a new directory under runs/."""
-    reset: Literal["fresh", "pool", "optimistic", "first"] = "fresh"
+    reset: Literal["fresh", "pool", "optimistic", "first"] = parameter("fresh", group=_RESETS, use=_SIZE)
     """Starts each episode with a reset (fresh); or, where resets are expensive, draws it from a pool of starts (pool),
     or computes few starts in each step, which episodes share where more have ended (optimistic). first repeats each
     environment's first start, for comparisons with trainers that do.
     """
-    reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX)
+    reset_pool: int = parameter(128, low=1, high=LARGEST_INDEX, group=_RESETS, needs=_POOL, use=_SIZE)
     """Computes this many starts for the pool (reset pool)."""
-    reset_refresh: int = parameter(1, low=0, high=LARGEST_INDEX)
+    reset_refresh: int = parameter(1, low=0, high=LARGEST_INDEX, group=_RESETS, needs=_POOL)
     """Replaces this many of the pool's starts by new ones in each update; 0 replaces none (reset pool)."""
-    reset_ratio: int = parameter(16, low=1, high=LARGEST_INDEX)
+    reset_ratio: int = parameter(
+        16, low=1, high=LARGEST_INDEX, group=_RESETS, needs=Needs("reset", ("optimistic",))
+    )
     """Computes one start in each step for this many environments (reset optimistic)."""
-    actor_only: tuple[str, ...] = ()
+    actor_only: tuple[str, ...] = parameter((), group=_RESETS)
     """Shows these entries of a dictionary of observations to the actor only, besides those that the environment names.
     """
-    critic_only: tuple[str, ...] = ()
+    critic_only: tuple[str, ...] = parameter((), group=_RESETS)
     """Shows these entries of a dictionary of observations to the critic only, besides those that the environment names.
     """
-    num_evals: int = parameter(20, low=0, high=MAX_POINTS)
+    num_evals: int = parameter(
+        20,
+        low=0,
+        high=MAX_POINTS,
+        group=_EVALUATION,
+        needs=Needs("eval_every", (-1,)),
+        use=Use("may change", in_pure=True),
+    )
     """Evaluates this many times during training, evenly spaced, in addition to the evaluation before it."""
-    eval_every: int | Literal["never"] = parameter(-1, low=-1, high=MAX_STEPS)
+    eval_every: int | Literal["never"] = parameter(
+        -1, low=-1, high=MAX_STEPS, group=_EVALUATION, use=Use("may change")
+    )
     """Evaluates every so many environment steps; 0 evaluates only before training and at its end, -1 as often as
     num_evals says. never evaluates no policy while training, and the last one counts as the best."""
     # The best policy plays ten times as many.
-    eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10)
+    eval_episodes: int = parameter(32, low=1, high=LARGEST_INDEX // 10, group=_EVALUATION, use=_JUDGEMENT)
     """Plays this many whole episodes in each evaluation."""
-    absolute_episodes: int = parameter(-1, low=-1, high=LARGEST_INDEX)
+    absolute_episodes: int = parameter(-1, low=-1, high=LARGEST_INDEX, group=_EVALUATION)
     """Evaluates the best policy again at the end, on this many new episodes; -1 plays ten times eval_episodes, 0 skips
     this evaluation."""
-    eval_seed: int = parameter(-1, low=-1, high=LARGEST_SEED)
+    eval_seed: int = parameter(-1, low=-1, high=LARGEST_SEED, group=_EVALUATION, use=_JUDGEMENT)
     """Plays the same episodes in every evaluation while training, with all seeds: the start states and random numbers
     of this seed; with -1 each evaluation has its own."""
-    eval_consecutive: int = parameter(1, low=1, high=LARGEST_INDEX)
+    eval_consecutive: int = parameter(1, low=1, high=LARGEST_INDEX, group=_EVALUATION, use=_JUDGEMENT)
     """Plays this many episodes of one task in a row, with the policy's memory kept, and counts them as one; reports the
     return of each by its place too."""
-    eval_mode: Literal["greedy", "sampled", "both"] = "greedy"
+    eval_mode: Literal["greedy", "sampled", "both"] = parameter("greedy", group=_EVALUATION, use=_JUDGEMENT)
     """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
-    eval_max_steps: int = parameter(10_000, low=1, high=LARGEST_INDEX)
+    eval_max_steps: int = parameter(10_000, low=1, high=LARGEST_INDEX, group=_EVALUATION, use=_JUDGEMENT)
     """Cuts an episode of an evaluation after this many steps, for environments that may never end."""
-    score: str = "return_mean"
+    score: str = parameter(
+        "return_mean",
+        group=_EVALUATION,
+        needs=Needs("eval_every", other_than=("never",), such_as=-1),
+        use=_FUNCTION,
+    )
     """Chooses the best policy by this metric of an evaluation, or by module:function of all metrics."""
-    eval_metrics: str = ""
+    eval_metrics: str = parameter("", group=_EVALUATION, use=_FUNCTION)
     """Adds the metrics that this module:function computes from the episodes of an evaluation."""
-    log_every: int = parameter(0, low=0, high=MAX_STEPS)
+    log_every: int = parameter(
+        0, low=0, high=MAX_STEPS, group=_WRITING, use=Use("may change", tells_apart=False)
+    )
     """Writes metrics every so many environment steps; 0 writes them forty times per run, and at each evaluation."""
-    checkpoint_seconds: float = parameter(60.0, above=0)
+    checkpoint_seconds: float = parameter(
+        60.0, above=0, group=_WRITING, needs=(_CHECKPOINTS, Needs("checkpoint_every", (-1,))), use=_BESIDES
+    )
     """Writes a checkpoint, from which the run can be resumed, this many seconds after the last one."""
-    checkpoint_every: int = parameter(-1, low=-1, high=MAX_STEPS)
+    checkpoint_every: int = parameter(
+        -1, low=-1, high=MAX_STEPS, group=_WRITING, needs=_CHECKPOINTS, use=_BESIDES
+    )
     """Writes a checkpoint every so many environment steps, and not by time; -1 writes them by time."""
-    keep: int = parameter(3, low=1, high=LARGEST_INDEX)
+    keep: int = parameter(3, low=1, high=LARGEST_INDEX, group=_WRITING, needs=_CHECKPOINTS, use=_BESIDES)
     """Keeps this many of the newest checkpoints, besides the first, the last, and the one of the best evaluation."""
-    checkpoint_evals: bool = False
+    checkpoint_evals: bool = parameter(False, group=_WRITING, needs=_CHECKPOINTS, use=_BESIDES)
     """Writes a checkpoint at each evaluation too, and keeps them all."""
-    checkpoint_replay: str = "1GB"
+    checkpoint_replay: str = parameter("1GB", group=_WRITING, needs=_CHECKPOINTS, use=_BESIDES)
     """Writes the replay of all seeds into checkpoints up to this size, such as 500MB: a resumed run is then bit-equal.
     Above it, or with never, a resumed run refills it by its own policy first.
     """
-    checkpoints: bool = True
+    checkpoints: bool = parameter(True, group=_WRITING, use=_WHERE)
     """Writes checkpoints; without them a run cannot be resumed."""
-    on_nan: Literal["stop", "freeze"] = "stop"
+    on_nan: Literal["stop", "freeze"] = parameter("stop", group=_WRITING, use=_BESIDES)
     """Ends the run when a number is not finite (stop), or continues without the seed that has it (freeze)."""
-    on_disk_error: Literal["continue", "stop"] = "continue"
+    on_disk_error: Literal["continue", "stop"] = parameter("continue", group=_WRITING, use=_BESIDES)
     """Continues when the disk fails, with a warning (continue), or ends the run (stop)."""
-    devices: int = parameter(0, low=0, high=LARGEST_INDEX)
+    devices: int = parameter(0, low=0, high=LARGEST_INDEX, group=_DEVICES, use=_WHERE)
     """Uses this many devices of the machine; 0 uses all."""
-    env_groups: int = parameter(0, low=0, high=LARGEST_INDEX)
+    env_groups: int = parameter(0, low=0, high=LARGEST_INDEX, group=_DEVICES, use=_SEEDS)
     """Splits the environments of a seed into this many groups, one per device; 0 makes one group per device for
     a single seed, else one group. The result depends on the number of groups (each group shuffles its own
     rows), not on the devices.
     """
-    seed_batching: Literal["auto", "map", "vmap"] = "auto"
+    seed_batching: Literal["auto", "map", "vmap"] = parameter("auto", group=_DEVICES, use=_WHERE)
     """Trains the seeds of one device one after the other (map) or together (vmap); auto uses map on the CPU
     and vmap elsewhere.
     """

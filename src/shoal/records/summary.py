@@ -1,36 +1,19 @@
 """The summary of a run: scores over seeds, speed, checksums, versions and device."""
 
-import contextlib
 import datetime
-import importlib.metadata
-import os
 import platform
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from shoal.base.cpu import cores
 from shoal.base.imports import import_name
-from shoal.base.installation import revision
 from shoal.records import scores
 from shoal.records.directory import parameters_sha256
 from shoal.records.members import Members
-from shoal.xla import machine
-from shoal.xla.plain import PLAIN, USE_PLAIN
 
 SCHEMA = 2  # counts up when a field changes its meaning
-# Settings of JAX that change numbers.
-JAX_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_prng_impl",
-    "jax_default_matmul_precision",
-    "jax_threefry_partitionable",
-)
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "shoal")
 
 
 def build_summary(
@@ -44,6 +27,7 @@ def build_summary(
     steps_per_second: float,
     seconds: Mapping[str, float],
     parameters: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
     failed: Mapping[int, Mapping[str, Any]] | None = None,
     started_time: float | None = None,
     command: str | None = None,
@@ -57,6 +41,7 @@ def build_summary(
         where it was not.
       steps_per_second: of all seeds together, without compilation and evaluation.
       seconds: wall time by part: "import", "compile", "train", "evaluate".
+      facts: of the machine, as `xla.facts.summary_facts` has them.
       failed: an entry for each seed that was not trained to the end, by its place.
       started_time: when training started, in seconds since the epoch; None if that is not known.
       command: the user's command line, quoted for a shell; None for a run from Python.
@@ -74,10 +59,7 @@ def build_summary(
         "steps_per_second": steps_per_second,
         "seconds": dict(seconds),
         "parameters_sha256": [parameters_sha256(leaves) for leaves in parameters],
-        "versions": versions(),
-        "revision": revision(),
-        "device": device(),
-        "plain": USE_PLAIN or list(PLAIN) or False,
+        **facts,
         "started_time": None if started_time is None else iso_time(started_time),
         "ended_time": iso_time(time.time()),
         "host": platform.node(),
@@ -197,52 +179,3 @@ def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, d
             "interval": [x["interval"] for x in scores_by_episode],
         }
     return statistics
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run's numbers depend on."""
-    return {"python": platform.python_version()} | {
-        name: importlib.metadata.version(name) for name in PACKAGES
-    }
-
-
-def describe_machine() -> dict[str, str]:
-    """Describe the machine for an error report: versions, Shoal's revision and the devices."""
-    machine.prepare()
-    devices = "{count} of {platform} ({kind})".format(**device())
-    return versions() | {"revision": revision() or "not known", "devices": devices}
-
-
-def machine_facts(devices: int) -> dict[str, Any]:
-    """Return the facts that the bits of a run depend on besides its settings: a run resumed elsewhere may differ."""
-    return {
-        **versions(),
-        "device": jax.devices()[0].device_kind,
-        "cpu": cpu_model(),
-        "devices": devices,
-        "threads": cores(),
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-        "NPROC": os.environ.get("NPROC", ""),
-        "plain": USE_PLAIN or list(PLAIN) or False,
-        **{name: getattr(jax.config, name) for name in JAX_SETTINGS},
-    }
-
-
-def cpu_model() -> str:
-    """Return the name of the CPU, or of its architecture where there is none."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def device() -> dict[str, Any]:
-    """Return the kind and the number of the devices that JAX finds, and the precision of their matrix products."""
-    devices = jax.devices()
-    return {
-        "kind": devices[0].device_kind,
-        "platform": devices[0].platform,
-        "count": len(devices),
-        "matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None) or "default",
-    }

@@ -1,0 +1,158 @@
+"""What the class of a config declares of each of its fields."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import numbers
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from shoal.config import fields
+from shoal.config.requirements import Conditions
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The choice of a nested field's struct by a name.
+
+    Attributes:
+      choose: returns the struct of a name, or a struct that is given itself.
+      name_of: returns the name of a struct.
+    """
+
+    choose: Callable[[Any], Any]
+    name_of: Callable[[Any], Any]
+
+
+class FieldSchema(NamedTuple):
+    """What the class of a config declares of one field: a setting, or a struct or dictionary of settings.
+
+    Attributes:
+      choice: how a name chooses its struct (see `chosen`).
+      keyed: the prefix of the names of its settings, where it holds several (see `keyed`).
+      may_nest: whether its value may be a dataclass, with settings of its own.
+      is_data: whether its value is a leaf of the config's tree.
+      Others are those of `fields.parameter`.
+    """
+
+    name: str
+    type: Any
+    choice: Choice | None
+    keyed: str | None
+    may_nest: bool
+    is_data: bool
+    initial: bool
+    bounds: fields.Bounds | None
+    functions: tuple[str, ...] | None
+    group: str
+    needs: Conditions
+    needs_to_change: Conditions
+    use: fields.Use
+
+
+@fields.once_per_class
+def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
+    """Return the declarations of a dataclass's fields but hidden ones, in their order."""
+    data = fields.data_fields(cls) if fields.is_struct(cls) else ()
+    groups = _groups_of_class(cls)
+    schema = []
+    for name, declared in types_of(cls).items():
+        own = fields.metadata_of(cls)[name]
+        if own.get("hidden"):
+            continue
+        found = FieldSchema(
+            name,
+            declared,
+            choice=own.get("choice"),
+            keyed=own.get("keyed"),
+            may_nest="keyed" not in own and _may_nest(declared),
+            is_data=name in data and "choice" not in own,
+            initial=own.get("initial", False),
+            bounds=own.get("bounds"),
+            functions=own.get("functions"),
+            group=own.get("group", groups.get(name, "")),
+            needs=own.get("needs", ()),
+            needs_to_change=own.get("needs_to_change", ()),
+            use=own.get("use", _NO_USE),
+        )
+        schema.append(found)
+    return tuple(schema)
+
+
+_NO_USE = fields.Use()
+
+
+def _groups_of_class(cls: Any) -> dict[str, str]:
+    """Return the `group` of the class that first declares each field."""
+    groups: dict[str, str] = {}
+    for part in reversed(cls.__mro__):
+        for name in vars(part).get("__annotations__", ()):
+            groups.setdefault(name, vars(part).get("group", ""))
+    return groups
+
+
+@functools.cache
+def _may_nest(declared: Any) -> bool:
+    options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
+    return any(x not in (*_KINDS, types.NoneType) for x in options)
+
+
+@functools.cache
+def options_of(declared: Any) -> tuple[Any, ...]:
+    """Return the members of a declared type, such as int and None of `int | None`."""
+    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
+    return typing.get_args(declared) if is_union else (declared,)
+
+
+def words_of(declared: Any) -> tuple[Any, ...]:
+    """Return the words of a declared type that has another member too, as in `int | Literal["never"]`."""
+    options = options_of(declared)
+    literals = [x for x in options if typing.get_origin(x) is typing.Literal]
+    return tuple(word for x in literals for word in typing.get_args(x)) if len(options) > 1 else ()
+
+
+def main_option(declared: Any) -> Any:
+    """Return the member of a declared type that is neither None nor a word."""
+    options = options_of(declared)
+    others = [x for x in options if x is not types.NoneType and typing.get_origin(x) is not typing.Literal]
+    return others[0] if others else options[0]
+
+
+@fields.once_per_class
+def types_of(cls: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; `Any` where they cannot be found, as in a class in a function."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:
+        hints = {}
+    return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(cls)}
+
+
+@fields.once_per_class
+def field_texts(cls: type) -> Mapping[str, str]:
+    """Return the string below each field of a class and of its base classes, as one line."""
+    texts: dict[str, str] = {}
+    for part in reversed(cls.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
+        except (OSError, TypeError):  # made while the program runs: it has no source
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for field, below in itertools.pairwise(body):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
+                texts[ast.unparse(field.target)] = " ".join(str(text.value).split())
+    return texts
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    float: (numbers.Real, "a number"),
+    int: (numbers.Integral, "a whole number"),
+    bool: (bool, "True or False"),
+    str: (str, "a text"),
+}
