@@ -196,20 +196,20 @@ CASES["ANumber"] = Case(lambda: 3, ("protocol", "not-checked"), ("int has no `ob
 # --- What reset and step return -----------------------------------------------------------------
 
 
-@breaks("return-value", "not-checked", words=("step returns a tuple of 5",))
+@breaks("return-value", "not-checked", words=("step returns 5 values; it must return (state, TimeStep)",))
 class GymnasiumTuple(Walk):
     def step(self, state, action, key):
         state, timestep = Walk.step(self, state, action, key)
         return state, timestep.observation, timestep.reward, timestep.last, {}
 
 
-@breaks("return-value", "not-checked", words=("reset returns a JAX array as its second value",))
+@breaks("return-value", "not-checked", words=("reset returns float32[2] as its second value",))
 class ResetObservation(Walk):
     def reset(self, key):
         return Walk.reset(self, key)[0], jnp.zeros(2)
 
 
-@breaks("return-value", "not-checked", words=("reset returns a TimeStep of 8",))
+@breaks("return-value", "not-checked", words=("reset returns a TimeStep; it must return",))
 class TimeStepAlone(Walk):
     def reset(self, key):
         return Walk.reset(self, key)[1]
@@ -225,7 +225,7 @@ class TextInState(Walk):
 variant(
     "NoReward", ("return-value", "not-checked"), "step returns None as `reward`", "step", reward=lambda t: None,
 )  # fmt: skip
-variant("InfoList", ("return-value", "not-checked"), "returns list as `info`", info=lambda t: [t.reward])
+variant("InfoList", ("return-value", "not-checked"), "returns a list as `info`", info=lambda t: [t.reward])
 
 
 # --- The state ----------------------------------------------------------------------------------
@@ -249,13 +249,13 @@ class Changing(Walk):
 STATE = ("state-changes", "not-checked")
 
 
-@breaks(*STATE, words=("the leaf `extra` of the state is there after reset and missing after step",))
+@breaks(*STATE, words=("`extra` of the state is float32 after reset and missing after step",))
 class LosesALeaf(Changing):
     def change(self, state):
         return {"walk": state}
 
 
-@breaks(*STATE, words=("the leaf `more` of the state is there after step",))
+@breaks(*STATE, words=("`more` of the state is missing after reset and float32 after step",))
 class GainsALeaf(Changing):
     def change(self, state):
         return {"walk": state, "extra": jnp.zeros(()), "more": jnp.zeros(())}
@@ -282,7 +282,7 @@ class ChangesWeakType(Changing):
         return {"walk": state, "extra": state.velocity}
 
 
-@breaks(*STATE, words=("the structure of the state",))
+@breaks(*STATE, words=("`structure` of the state is PyTreeDef",))
 class ChangesStructure(Changing):
     def change(self, state):
         return {"walk": WalkState(*state), "extra": jnp.zeros(())} | {"walk": OtherState(*state)}
@@ -299,14 +299,16 @@ TYPE = ("timestep-type", "not-checked")
 variant(
     "RewardVector", TYPE, "`reward` of step has shape [1]; a scalar", "step", reward=lambda t: t.reward[None]
 )
-variant("RewardInt", TYPE, "`reward` of reset is int32; float32", reward=lambda t: t.reward.astype(int))
-variant("RewardPython", TYPE, "`reward` of step is weakly typed float32", "step", reward=lambda t: 1.0)
+variant(
+    "RewardInt", TYPE, "`reward` of reset has dtype int32; float32", reward=lambda t: t.reward.astype(int)
+)
+variant("RewardPython", TYPE, "`reward` of step has dtype weakly typed float32", "step", reward=lambda t: 1.0)
 variant("DiscountVector", TYPE, "`discount` of reset has shape [2]", discount=lambda t: jnp.ones(2))
-variant("DiscountBool", TYPE, "`discount` of step is bool", "step", discount=lambda t: t.discount > 0)
-variant("FirstFloat", TYPE, "`first` of reset is float32; bool", first=lambda t: t.reward)
+variant("DiscountBool", TYPE, "`discount` of step has dtype bool", "step", discount=lambda t: t.discount > 0)
+variant("FirstFloat", TYPE, "`first` of reset has dtype float32; bool", first=lambda t: t.reward)
 variant("LastVector", TYPE, "`last` of step has shape [1]", "step", last=lambda t: t.last[None])
 variant(
-    "MaskComesAndGoes", TYPE, "`action_mask` of the time-step is there after step", "step",
+    "MaskComesAndGoes", TYPE, "`action_mask` of the time-step is missing after reset and bool[3] after step", "step",
     action_mask=lambda t: jnp.ones(3, bool),
 )  # fmt: skip
 variant("AliveAlone", TYPE, "`alive` of reset has shape [1]", alive=lambda t: jnp.ones(1, bool))
@@ -577,7 +579,7 @@ class EndedAgentIsAlive(Pair):
 # --- Info ---------------------------------------------------------------------------------------
 
 variant(
-    "InfoAppears", ("info-changes", "not-checked"), "the leaf `speed` of the info is there after step", "step",
+    "InfoAppears", ("info-changes", "not-checked"), "`speed` of the info is missing after reset and float32", "step",
     info=lambda t: {"speed": t.reward},
 )  # fmt: skip
 variant(
@@ -639,7 +641,8 @@ class Noisy(Walk):
     """A good walk in a wind: what the two methods draw, and from which key, is what the cases below change."""
 
     def reset(self, key):
-        state, timestep = Walk.reset(self, key)
+        own, key = jax.random.split(key)
+        state, timestep = Walk.reset(self, own)
         return {"walk": state, "key": key, "steps": jnp.zeros((), jnp.int32)}, timestep
 
     def step(self, state, action, key):
@@ -737,6 +740,16 @@ class StartDropped(Noisy):
         return {**state, "walk": walk}, restart(jnp.stack(walk))
 
 
+@breaks(
+    "key-reused",
+    words=("a key is used twice, at last by `reward = timestep.reward + jax.random.normal(own)`",),
+)
+class KeyUsedTwice(Noisy):
+    def key_of_step(self, state, key):
+        jax.random.uniform(key)
+        return key
+
+
 @breaks("action-ignored", words=("no action changes anything",))
 class ActionIgnored(Walk):
     def step(self, state, action, key):
@@ -790,7 +803,7 @@ class MutatesItself(Walk):
         return state, timestep._replace(reward=timestep.reward - self.drift)
 
 
-@breaks(*HIDDEN, words=("used a value that an earlier call left outside of the state",))
+@breaks(*HIDDEN, words=("keeps a traced value in another place than the state, which is used at `",))
 class KeepsState(Walk):
     def reset(self, key):
         state, timestep = Walk.reset(self, key)
@@ -1045,7 +1058,7 @@ class PythonTypeOfParameter(Walk):
         return state, timestep._replace(reward=timestep.reward + scale)
 
 
-@breaks("parameter", words=("is int32 where the parameters are constants and float32",))
+@breaks("parameter", words=("is int32[] where the parameters are constants and float32[]",))
 class DtypeOfParameter(Walk):
     count: float = 3
 
@@ -1086,7 +1099,7 @@ CASES["ListParameter"] = Case(
 @breaks(
     "raises",
     "not-checked",
-    words=("step raises ZeroDivisionError: integer division or modulo by zero (broken.py, line",),
+    words=("step raises ZeroDivisionError: integer division or modulo by zero (tests/envs/broken.py, line",),
 )
 class Divides(Walk):
     def step(self, state, action, key):
@@ -1099,7 +1112,11 @@ class NoKey(Walk):
         return Walk.reset(self, jax.random.key(0))
 
 
-@breaks("raises", "not-checked", words=("reset raises SystemExit: 0 (broken.py, line",))
+@breaks(
+    "raises",
+    "not-checked",
+    words=("reset raises SystemExit: 0, which ends the process (tests/envs/broken.py, line",),
+)
 class Exits(Walk):
     def reset(self, key):
         sys.exit(0)

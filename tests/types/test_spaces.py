@@ -50,6 +50,7 @@ SPACES = [
 ]
 
 
+@pytest.mark.full
 def test_samples_lie_inside_with_shape_and_dtype():
     @jax.jit
     @jax.vmap
@@ -199,6 +200,7 @@ def test_box_follows_its_distributions():
     assert np.abs(np.corrcoef(x.T) - np.eye(4)).max() < 4 / np.sqrt(DRAWS)
 
 
+@pytest.mark.quick("0-1-bool")
 @pytest.mark.parametrize(
     ("low", "high", "dtype"), [(-2, 3, np.int32), (0, 3, np.uint8), (125, 127, np.int8), (0, 1, bool)]
 )
@@ -206,6 +208,7 @@ def test_integer_boxes_are_uniform_with_both_ends(low, high, dtype):
     assert uniform_p(draw(Box(low, high, (), dtype)), range(low, high + 1)) > 1e-3
 
 
+@pytest.mark.quick("int32")
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
 def test_integer_boxes_reach_the_ends_of_their_type(dtype):
     info = np.iinfo(dtype)
@@ -297,6 +300,7 @@ def test_bounds_keep_their_values():
     assert Box(0.1, 1).low == np.float32(0.1) and Box(0.0, 255.0, dtype=np.uint8).high == 255
 
 
+@pytest.mark.full
 def test_actions_are_not_scaled_to_bounds_at_an_infinite_distance():
     """Half of the distance would be infinite, and every action NaN."""
     largest = np.finfo(np.float32).max

@@ -363,3 +363,11 @@ class Algorithm(NamedTuple):
     # without_replay: (learner) -> Learner: the same learner as if nothing had been collected yet, with empty rings and
     # their counter 0, by which a run begins that resumes from a checkpoint without its replay. All of `learner.local`
     # counts as the replay. None: the algorithm keeps none.
+
+
+class AlgorithmConfig(Protocol):
+    """The settings of an algorithm: a struct, whose floats are data."""
+
+    def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
+        """Return the functions for environments of a spec; `axis` names what values are reduced over, if anything."""
+        ...

@@ -16,7 +16,7 @@ import numpy as np
 from shoal.config.arguments import short_repr
 
 
-def _as_array(x: Any) -> jax.Array | None:
+def _as_array(x: object) -> jax.Array | None:
     """Convert x to an array, or to None if it is something else (a dictionary, a ragged list, text, None)."""
     if isinstance(x, str):
         return None
@@ -26,7 +26,7 @@ def _as_array(x: Any) -> jax.Array | None:
         return None
 
 
-def _as_numpy(x: Any) -> np.ndarray | None:
+def _as_numpy(x: object) -> np.ndarray | None:
     """Convert x to an array, or to None if it is ragged."""
     try:
         return np.asarray(x)
@@ -34,7 +34,7 @@ def _as_numpy(x: Any) -> np.ndarray | None:
         return None
 
 
-def _is_length(n: Any) -> bool:
+def _is_length(n: object) -> bool:
     return isinstance(n, int | np.integer) and not isinstance(n, bool) and bool(n >= 0)
 
 
@@ -69,7 +69,7 @@ class Discrete:
             return jax.random.randint(key, (), 0, self.n, dtype=jnp.int32)
         return jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf)).astype(jnp.int32)
 
-    def contains(self, x: Any) -> jax.Array:
+    def contains(self, x: object) -> jax.Array:
         """Report whether x is an integer scalar of the space."""
         array = _as_array(x)
         if array is None or not _are_integers(array, ()):
@@ -88,7 +88,7 @@ class MultiDiscrete:
 
     dtype = np.dtype(np.int32)
 
-    def __init__(self, nvec: Any):
+    def __init__(self, nvec: object):
         """Take the numbers of values.
 
         Raises:
@@ -115,7 +115,7 @@ class MultiDiscrete:
         draws = [Discrete(n).sample(k, part) for n, k, part in zip(self.nvec, keys, parts, strict=True)]
         return jnp.stack(draws)
 
-    def contains(self, x: Any) -> jax.Array:
+    def contains(self, x: object) -> jax.Array:
         """Report whether x is an integer vector of the space."""
         array = _as_array(x)
         if array is None or not _are_integers(array, self.shape):
@@ -225,7 +225,7 @@ class Box:
         draw = jnp.where(~low_finite & high_finite, high - exponential, draw)
         return jnp.where(~low_finite & ~high_finite, normal, draw)
 
-    def contains(self, x: Any) -> jax.Array:
+    def contains(self, x: object) -> jax.Array:
         """Report whether x has the shape and lies within the bounds (NaN does not).
 
         A space of integers has only integers, one of booleans only booleans; one of floats accepts integers
@@ -325,7 +325,7 @@ class Dict(Mapping[str, Any]):
             for k, (name, space) in zip(keys, self.spaces.items(), strict=True)
         }
 
-    def contains(self, x: Any) -> jax.Array:
+    def contains(self, x: object) -> jax.Array:
         """Report whether x is a dictionary of the same names whose values lie in their spaces."""
         if not isinstance(x, Mapping) or set(x) != set(self.spaces):
             return jnp.asarray(False)

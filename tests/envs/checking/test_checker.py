@@ -22,8 +22,8 @@ from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_time import reported_activity
 from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
-from shoal.runs.plan.experiment import decide
-from shoal.runs.train.drive import Call, plan_run
+from shoal.runs.plan.decide import decide
+from shoal.runs.train.planning import Call, plan_run
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 # Of the cases that are run (not refused at sight) each costs a whole check: the first suite has the one that breaks
@@ -47,6 +47,7 @@ def cost(name):
     return [pytest.mark.full] + [pytest.mark.slow] * (name not in full)
 
 
+@pytest.mark.quick("DiscreteZero")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=cost(name)) for name in CASES])
 def test_a_broken_environment_is_found_by_its_rule_alone(name):
     case = CASES[name]
@@ -77,7 +78,8 @@ class Everything:
     info_summaries = MappingProxyType({"distance": "max", "hits": "sum"})
 
     def reset(self, key):
-        position = jax.random.uniform(key, (2,), minval=-1, maxval=1)
+        key, own = jax.random.split(key)
+        position = jax.random.uniform(own, (2,), minval=-1, maxval=1)
         state = {"position": position, "lamps": jnp.zeros(2, jnp.int32), "key": key, "steps": 0}
         return state, self.seen(state, restart({}))
 
@@ -199,11 +201,14 @@ class RandomStep(Noisy):
 class KeyInState(Noisy):
     """The steps draw from a key in the state, which each splits, and leave their own alone."""
 
+    def step(self, state, action, key):
+        return Noisy.step(self, {**state, "key": jax.random.split(state["key"])}, action, key)
+
     def key_of_step(self, state, key):
-        return jax.random.split(state["key"])[1]
+        return state["key"][1]
 
     def next_key(self, state, key):
-        return jax.random.split(state["key"])[0]
+        return state["key"][0]
 
 
 @environment
@@ -414,6 +419,7 @@ GOOD_OFTEN = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.quick("BetPaidAtTheEnd")
 @pytest.mark.rare(*(set(GOOD) - set(GOOD_OFTEN.split())))
@@ -483,6 +489,7 @@ def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
             assert findings, (method, field, odd)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["reset", "step"])
 @pytest.mark.quick("step")
 def test_odd_results_are_findings_and_no_errors(method):
@@ -507,12 +514,14 @@ def test_odd_objects_are_findings_and_no_errors():
         assert check(odd)
 
 
+@pytest.mark.full
 def test_endless_recursion_is_a_finding():
     env = environment(type("Deep", (Walk,), {"step": lambda self, *args: self.step(*args)}))()
     rules = [finding.rule for finding in check(env)]
     assert rules == ["raises", "not-checked"]
 
 
+@pytest.mark.full
 def test_more_agents_than_there_are_is_a_finding():
     env = environment(type("Three", (Pair,), {"num_agents": 3}))()
     assert {finding.rule for finding in check(env)} == {"agents", "not-checked"}
@@ -537,6 +546,7 @@ def test_equal_checks_find_the_same():
     assert check(env, seed=4) == check(env, seed=4)
 
 
+@pytest.mark.full
 def test_ignored_rules_are_left_out():
     env = environment(type("Three", (Pair,), {"num_agents": 3}))()
     assert [finding.rule for finding in check(env, ignore="agents")] == ["not-checked"]
@@ -604,6 +614,7 @@ def test_an_environment_that_no_step_ends_is_known_for_certain(env, expected):
     assert never_ends(env) == expected
 
 
+@pytest.mark.full
 def test_a_run_says_before_training_that_no_episode_will_end(capsys):
     for env, words in (
         (Forever(), "Forever ends an episode, so that .* max_episode_steps=1000"),

@@ -90,7 +90,7 @@ def _join(x: jax.Array, y: jax.Array) -> jax.Array:
 def _random_step(rollouts: Rollouts) -> Any:
     """Compile a step of many worlds by random actions: of states, masks, keys of actions and keys of steps."""
 
-    def step(state: Any, mask: Any, action_key: jax.Array, key: jax.Array) -> Any:
+    def step(state: object, mask: object, action_key: jax.Array, key: jax.Array) -> Any:
         return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)
 
     return jax.jit(jax.vmap(step), compiler_options=QUICK_COMPILE)
@@ -114,7 +114,7 @@ def _changeable_leaves(rollouts: Rollouts) -> set[str]:
     }
 
 
-def _limit(counter: Counter, step_at: Callable[..., Any], lengths: Sequence[int]) -> int:
+def _limit(counter: Counter, step_at: Callable[..., object], lengths: Sequence[int]) -> int:
     """Return the number of steps after which the counter alone ends every episode with discount 0; 0 if it does not."""
     before = step_at(counter, 0)
     for steps in (FAR_STEPS, max(lengths) - 1):

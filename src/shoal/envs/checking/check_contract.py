@@ -1,16 +1,16 @@
 """The requirements of an environment before it is run: the part of the checker that needs only one trace."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_code_error
 from shoal.config.struct import as_arrays
-from shoal.envs.checking.check_findings import Finding, FindingsError, describe
+from shoal.envs import base
+from shoal.envs.checking.check_findings import Finding, FindingsError, describe, leaked
 from shoal.envs.checking.check_flow import trace_flow
 from shoal.envs.checking.check_static import (
     check_parameters,
@@ -21,7 +21,7 @@ from shoal.envs.checking.check_static import (
 )
 from shoal.envs.checking.check_traces import Traces, check_types, sample_action, unpack_result
 from shoal.envs.wrappers import TimeLimit
-from shoal.types import PyTree, TimeStep
+from shoal.types import PyTree, TimeStep, contract
 
 DECLARATIONS = (
     "observation_space",
@@ -53,9 +53,16 @@ def require_contract(env: Any, name: str = "") -> None:
     except Exception as error:
         if user_code_error(error) is not None:
             raise
-        raise ShoalError(f"{name} cannot be run: {describe(error)}; {hint}") from error
+        raise _refusal(env, name, f"{describe(error)}; {hint}") from error
     if finding is not None:
-        raise ShoalError(f"{name} cannot be run: {finding.message}; {hint}")
+        raise _refusal(env, name, f"{finding.message}; {hint}")
+
+
+def _refusal(env: Any, name: str, reason: str) -> ShoalError:
+    """Make the error for an environment, with the line of `reset` where that alone is wrong, else that of `step`."""
+    method = "reset" if "reset" in reason and "step" not in reason else "step"
+    named = contract.named(getattr(base.unwrapped(env), method, None), name)
+    return ShoalError(f"{named} cannot be run: {reason}")
 
 
 def _check_declarations(env: Any) -> Iterator[Finding]:
@@ -74,7 +81,9 @@ def _check_step(env: Any) -> Iterator[Finding]:
     start, action, stepped = _shapes(_first_step.trace(env_arrays, key))
     yield from check_types(env, Traces(start, stepped))
     yield from check_summaries(env, start[1].info)
-    _check_leaks(jax.make_jaxpr(_second_step)(env_arrays, stepped[0], action, key).consts)
+    constants = jax.make_jaxpr(_second_step)(env_arrays, stepped[0], action, key).consts
+    if any(isinstance(constant, jax.core.Tracer) for constant in constants):  # of the first trace
+        yield leaked("reset or step", "another place than the state")
 
 
 def never_ends(env: Any) -> bool:
@@ -99,13 +108,6 @@ def _shapes(traced: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info)
 
 
-def _check_leaks(constants: Sequence[Any]) -> None:
-    """Raise JAX's error for a traced value of an earlier trace, which some traces treat as a constant."""
-    for constant in constants:
-        if isinstance(constant, jax.core.Tracer):
-            jnp.asarray(constant) + jnp.zeros_like(constant)
-
-
 @jax.jit
 def _first_step(env: Any, key: jax.Array) -> tuple[Any, PyTree, Any]:
     """Make a reset, an action and a step; traced and never run."""
@@ -123,6 +125,6 @@ def _second_step(env: Any, state: Any, action: PyTree, key: jax.Array) -> Any:
 def _require_pair(env: Any, method: str, result: Any) -> tuple[PyTree, TimeStep]:
     """Return the state and the time-step that a method returned; raises ShoalError where it returned anything else."""
     try:
-        return unpack_result(f"{type(env).__name__}.{method}", result)
+        return unpack_result(contract.named(getattr(env, method)), result)
     except FindingsError as wrong:
         raise ShoalError(f"{wrong.findings[0].message}.") from None

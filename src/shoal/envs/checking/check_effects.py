@@ -2,18 +2,15 @@
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from shoal.config.struct import data_fields, is_struct, named_leaves
-from shoal.envs.checking.check_findings import Finding
+from shoal.envs.checking.check_findings import Finding, leaked
 from shoal.envs.checking.check_traces import Traces, is_inexact, sample_action
-
-MAX_DEPTH = 4  # nested containers, in which a leaked value is searched by its name
-MAX_ENTRIES = 10_000  # entries of a container that are searched
 
 
 def check_in_place(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
@@ -58,17 +55,13 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
     """Check that tracing reset and step changed no field of the environment and leaked no traced value."""
     gc.collect()
     known = {id(value) for value in snapshot.traced}
-    leaked = {id(value) for value in _traced_values() if id(value) not in known}
-    if leaked:
-        names = list(dict.fromkeys(_find_holders(env, leaked)))
+    left = {id(value) for value in _traced_values() if id(value) not in known}
+    if left:
+        names = list(dict.fromkeys(_find_holders(env, left)))
         where = (
             names[0] if names else "somewhere outside of the state, such as a global, a closure or a cache"
         )
-        yield Finding(
-            "hidden-state",
-            f"reset or step keeps a traced value in {where}, which cannot be used after the trace; "
-            "everything that later steps need belongs in the state that a step returns",
-        )
+        yield leaked("reset or step", where)
         return
     after = _fields(env)
     for name, value in snapshot.fields.items():
@@ -117,7 +110,7 @@ def _traced_values() -> list[Any]:
     return [value for value in gc.get_objects() if issubclass(type(value), jax.core.Tracer)]
 
 
-def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
+def _find_holders(env: Any, left: set[int]) -> Iterator[str]:
     """Yield the names of leaked values: attributes of the environment and its classes, and module globals."""
     places: list[tuple[str, Mapping[str, Any]]] = [("the attribute", getattr(env, "__dict__", {}))]
     classes = [cls for cls in type(env).__mro__ if cls is not object]
@@ -126,23 +119,12 @@ def _find_holders(env: Any, leaked: set[int]) -> Iterator[str]:
     places += [("the global", vars(sys.modules[name])) for name in modules if name in sys.modules]
     for what, names in places:
         for name, value in list(names.items()):
-            if _contains(value, leaked, MAX_DEPTH):
+            if _contains(value, left):
                 yield f"{what} `{name}`"
 
 
-def _contains(value: Any, leaked: set[int], depth: int) -> bool:
-    if id(value) in leaked:
-        return True
-    parts: Iterable[Any] = ()
-    if isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        parts = value
-    elif is_struct(value) and not isinstance(value, type):
-        parts = vars(value).values()
-    else:
+def _contains(value: Any, left: set[int]) -> bool:
+    try:
+        return any(id(leaf) in left for leaf in jax.tree.leaves(value))
+    except Exception:  # a container of the user's that cannot be flattened
         return False
-    parts = list(parts)
-    return (
-        depth > 0 and len(parts) <= MAX_ENTRIES and any(_contains(part, leaked, depth - 1) for part in parts)
-    )

@@ -118,7 +118,7 @@ def _check_self_reset(rollouts: Rollouts) -> Iterator[Finding]:
     drawn = [not is_key(leaf) and not _is_equal(leaf) for leaf in jax.tree.leaves(rollouts.start[0])]
     step = jax.jit(jax.vmap(rollouts.env.step, (0, 0, None)), compiler_options=QUICK_COMPILE)
 
-    def drawn_after(state: Any, key: jax.Array) -> tuple[list[np.ndarray], np.ndarray]:
+    def drawn_after(state: object, key: jax.Array) -> tuple[list[np.ndarray], np.ndarray]:
         """Return what a start draws, after a step from each state, and where the step ends an episode."""
         after, timestep = step(state, action, key)
         leaves = zip(jax.tree.leaves(after), drawn, strict=True)

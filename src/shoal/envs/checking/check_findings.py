@@ -3,12 +3,9 @@
 import textwrap
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
-import jax
-
-from shoal.base.user_errors import shorten
+from shoal.base.user_errors import describe_error, format_location, shorten, user_frames
 
 RULES = {
     "protocol": "an attribute or method that every environment has is missing or of the wrong kind",
@@ -43,6 +40,7 @@ RULES = {
     "hidden-state": "two equal calls differ: state or randomness outside of state and key",
     "in-place": "a state, an action or an array is changed in place",
     "key-ignored": "all keys give the same episode, or random numbers that should come from a key do not",
+    "key-reused": "a key is used twice, within reset or step or by steps after each other",
     "action-ignored": "no action changes anything",
     "not-checked": "checks that were left out because of an earlier finding",
 }
@@ -66,6 +64,12 @@ class FindingsError(Exception):
     def __init__(self, findings: Iterable[Finding]):
         super().__init__("findings of the checker")
         self.findings = list(findings)
+
+
+def leaked(doing: str, place: str) -> Finding:
+    """Make the finding of a traced value that was kept outside of the state, and cannot be used after the trace."""
+    right = "everything that later steps need belongs in the state that a step returns"
+    return Finding("hidden-state", f"{doing} keeps a traced value in {place}; {right}")
 
 
 def limit_findings(findings: Iterable[Finding]) -> list[Finding]:
@@ -99,35 +103,19 @@ def report(findings: Iterable[Finding], name: str) -> str:
 
 def describe(error: BaseException) -> str:
     """Describe an error in half a sentence: its type, the first line of its message, and the line that raised it."""
-    lines = str(error).strip().splitlines() or [""]
-    if lines[0].endswith("Traceback (most recent call last):"):  # of a callback: what it raised comes last
-        return f"{type(error).__name__} of a callback: {shorten(lines[-1], MAX_CHARACTERS)}"
-    message = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
-    return f"{shorten(message, MAX_CHARACTERS)}{_location(error)}"
+    frames = user_frames(error)
+    place = f" ({_place(frames[-1].summary)})" if frames else ""
+    return f"{shorten(describe_error(error), MAX_CHARACTERS)}{place}"
 
 
 def operation(error: BaseException) -> str:
-    """Return the line of the environment's source that could not be traced, or the error where there is none."""
-    frame = _frame(error)
-    if frame is None:
+    """Return the environment's line that failed, innermost in its own code, or the error where there is none."""
+    frames = user_frames(error)
+    if not frames:
         return f"a function of the environment ({describe(error)})"
-    return f"`{shorten(frame.line or '', MAX_CHARACTERS)}` ({Path(frame.filename).name}, line {frame.lineno})"
+    summary = frames[-1].summary
+    return f"`{shorten(summary.line or '', MAX_CHARACTERS)}` ({_place(summary)})"
 
 
-def _location(error: BaseException) -> str:
-    frame = _frame(error)
-    return "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
-
-
-def _frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame that belongs neither to JAX nor to the checker: the environment's own line."""
-    folder = Path(__file__).parent
-    own_files = {str(path) for path in folder.glob("check*.py")} | {
-        str(folder.parents[1] / "types" / "spaces.py")
-    }
-    jax_folder = str(Path(jax.__file__).parent)
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        in_library = frame.filename.startswith((jax_folder, "<")) or "site-packages" in frame.filename
-        if not in_library and frame.filename not in own_files and "contextlib" not in frame.filename:
-            return frame
-    return None
+def _place(summary: traceback.FrameSummary) -> str:
+    return format_location(summary.filename, summary.lineno)

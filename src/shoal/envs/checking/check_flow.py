@@ -68,7 +68,7 @@ def _follow_equation(equation: Any, inputs: list[Origin], draws: list[Sources]) 
     return [Origin(_union(inputs))] * outputs
 
 
-def _inner_program(params: dict[str, Any], inputs: int, outputs: int) -> Jaxpr | None:
+def _inner_program(params: dict[str, object], inputs: int, outputs: int) -> Jaxpr | None:
     """Return the program that an operation such as `jit` calls with its own inputs for its own results."""
     for value in params.values():
         inner = value.jaxpr if isinstance(value, ClosedJaxpr) else value

@@ -114,7 +114,7 @@ def _check_reward(reward: np.ndarray, acted: np.ndarray, offset: int) -> Iterato
         )
 
 
-def _check_info(info: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
+def _check_info(info: object, alive: np.ndarray, offset: int) -> Iterator[Finding]:
     """Check that every number of `info` is finite; where an entry has an agent axis, for the agents that take part."""
     for path, value in named_leaves(info).items():
         if not is_inexact(value):

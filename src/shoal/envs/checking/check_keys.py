@@ -10,6 +10,7 @@ from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_flow import Flow, trace_flow
 from shoal.envs.checking.check_traces import Traces, sample_action
+from shoal.types import Environment
 
 RAW_KEYS = ((2,), (4,))  # shapes of untyped keys, of threefry and of rbg
 IGNORE_HINT = "or ignore this rule where it is meant"
@@ -30,7 +31,7 @@ def is_key(leaf: Any) -> bool:
     return leaf.dtype == np.uint32 and leaf.shape[-1:] in RAW_KEYS
 
 
-def check_key_flow(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:
+def check_key_flow(env: Environment, traces: Traces, key: jax.Array) -> Iterator[Finding]:
     """Check that random numbers come from the key of the call, or from a key in the state that each step renews.
 
     A method that draws nothing may ignore its key, and so may one that passes it to parts that draw nothing:
@@ -63,7 +64,7 @@ def check_key_flow(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding
             )
 
 
-def _depends_on_key(method_flow: Flow, key_input: int, results: Any) -> bool:
+def _depends_on_key(method_flow: Flow, key_input: int, results: object) -> bool:
     """Report whether a result depends on the key, other than by storing it."""
     leaves = jax.tree.leaves(results)
     pairs = zip(method_flow.results, leaves, strict=True)

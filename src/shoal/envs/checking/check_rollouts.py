@@ -13,7 +13,7 @@ from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_inspect import check_timesteps
 from shoal.envs.checking.check_keys import is_key
 from shoal.envs.checking.check_traces import Traces, bitwise_equal, format_short, sample_action
-from shoal.types import TimeStep
+from shoal.types import Environment, TimeStep
 from shoal.xla.backend import compile_ahead
 from shoal.xla.sparse_updates import change_where
 
@@ -77,7 +77,7 @@ def advance(env: Any, carry: Any, keys: Any) -> Any:
     return jax.lax.scan(step, carry, keys)
 
 
-def _small_leaves(state: Any) -> dict[str, jax.Array]:
+def _small_leaves(state: object) -> dict[str, jax.Array]:
     """Return the leaves of the state that may hold a clock, each as a vector."""
     leaves = {name: jnp.asarray(leaf) for name, leaf in named_leaves(state).items()}
     return {
@@ -97,7 +97,9 @@ def fit_sizes(sizes: Sizes, traces: Traces) -> Sizes:
     return Sizes(keys, steps, sizes.max_steps)
 
 
-def start_rollouts(env: Any, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]) -> Rollouts:
+def start_rollouts(
+    env: Environment, sizes: Sizes, key: jax.Array, activity: Callable[[str], None]
+) -> Rollouts:
     """Compile, reset, and make the first block of random steps; tell `activity` which of these begins."""
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
     activity("compiling reset")
@@ -178,7 +180,7 @@ def check_repeated(rollouts: Rollouts) -> Iterator[Finding]:
         )
 
 
-def _difference(one: Any, other: Any) -> str:
+def _difference(one: object, other: object) -> str:
     ones, others = named_leaves(one), named_leaves(other)
     for name in ones:
         if not bitwise_equal(ones[name], others[name]):
@@ -265,7 +267,7 @@ def check_single(rollouts: Rollouts) -> Iterator[Finding]:
         )
 
 
-def _short_rollout(env: Any, key: jax.Array, keys: Any) -> Any:
+def _short_rollout(env: Environment, key: jax.Array, keys: object) -> Any:
     start = env.reset(key)
     _, (timesteps, _) = advance(env, start, keys)
     return start[1], timesteps
@@ -289,7 +291,7 @@ def _compare_single(rollouts: Rollouts, single: Any) -> str:
     return differences[0] if len(differences) >= 2 else ""
 
 
-def _describe_gap(batch: Any, one: Any) -> str:
+def _describe_gap(batch: object, one: object) -> str:
     rows, ones = named_leaves(batch), named_leaves(one)
     for name, row in rows.items():
         a, b = np.asarray(ones[name]), np.asarray(row)

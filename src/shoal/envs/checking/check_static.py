@@ -147,17 +147,16 @@ def _shown_only(env: Any, attribute: str, other: str) -> Iterator[str]:
 
 def check_space(name: str, space: Any) -> Iterator[Finding]:
     """Check that a space has elements; `name` is its name in the finding."""
-    if isinstance(space, Discrete):
-        if not 0 < space.n <= LARGEST_INDEX:
-            right = f"n would be a positive int of at most {LARGEST_INDEX}"
-            yield Finding("space", f"{name} is Discrete({space.n}); {right}")
-    elif isinstance(space, MultiDiscrete):
-        if not space.nvec:
+    if isinstance(space, Discrete | MultiDiscrete):
+        numbers = (space.n,) if isinstance(space, Discrete) else space.nvec
+        if not numbers:
             yield Finding("space", f"{name} is MultiDiscrete(()), which has no part; give it one or more")
-        for i, n in enumerate(space.nvec):
+        for i, n in enumerate(numbers):
             if not 0 < n <= LARGEST_INDEX:
-                right = f"a positive int of at most {LARGEST_INDEX} would be right"
-                yield Finding("space", f"{name}.nvec[{i}] is {n}; {right}")
+                what = (
+                    f"{name} is Discrete({n})" if isinstance(space, Discrete) else f"{name}.nvec[{i}] is {n}"
+                )
+                yield Finding("space", f"{what}; a positive int of at most {LARGEST_INDEX} would be right")
     elif isinstance(space, Box):
         yield from _check_box(name, space)
     elif isinstance(space, Dict):
@@ -180,14 +179,10 @@ def _check_box(name: str, space: Box) -> Iterator[Finding]:
             "space", f"{name} has shape {space.shape}, which has no element; 1 or more would be right"
         )
         return
-    for wrong, relation in (
-        (np.isnan(low) | np.isnan(high), "a bound that is NaN would be infinite where there is none"),
-        (low > high, "low would be at most high"),
-        ((low == np.inf) | (high == -np.inf), "no finite number lies between such bounds"),
-    ):
-        if wrong.any():
-            index = tuple(int(i) for i in np.argwhere(wrong)[0])
-            where = f" at {list(index)}" if index else ""
-            bounds = f"low {low[index]:g} and high {high[index]:g}{where}"
-            yield Finding("space", f"{name} is a Box with {bounds}; {relation}")
-            return
+    wrong = ~((low <= high) & (low < np.inf) & (high > -np.inf))
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        bounds = f"low {low[index]:g} and high {high[index]:g}{f' at {list(index)}' if index else ''}"
+        yield Finding(
+            "space", f"{name} is a Box with {bounds}, between which no number lies; low would be lower"
+        )

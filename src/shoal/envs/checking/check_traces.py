@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.config.struct import as_arrays, named_leaves
-from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, operation
-from shoal.types import GLOBAL_STATE, TimeStep
+from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, leaked, operation
+from shoal.types import GLOBAL_STATE, TimeStep, contract
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 CONCRETIZATION = (
@@ -97,7 +97,7 @@ def _trace_method(env: Any, method: str, *args: Any) -> tuple[Any, TimeStep]:
 
 def _trace_finding(env: Any, method: str, args: tuple, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return leak_finding(method, error)
+        return leaked(method, f"another place than the state, which is used at {operation(error)}")
     if isinstance(error, TypeError) and "in-place item assignment" in str(error):
         return Finding(
             "in-place",
@@ -110,15 +110,6 @@ def _trace_finding(env: Any, method: str, args: tuple, error: BaseException) -> 
             f"program runs ({type(error).__name__}); jnp.where, jax.lax.cond and jax.numpy would do",
         )
     return Finding("raises", f"{method} raises {describe(error)}; it would return (state, TimeStep)")
-
-
-def leak_finding(doing: str, error: BaseException) -> Finding:
-    """Make the finding for a traced value that was kept outside of the state."""
-    return Finding(
-        "hidden-state",
-        f"{doing} used a value that an earlier call left outside of the state, at {operation(error)}; "
-        "everything that later steps need belongs in the state that a step returns",
-    )
 
 
 def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
@@ -135,34 +126,27 @@ def _runs_eagerly(env: Any, method: str, args: tuple) -> bool:
 
 def unpack_result(method: str, result: Any) -> tuple[Any, TimeStep]:
     """Return the result of reset or step, if it is (state, TimeStep) of arrays."""
-    right = "(state, TimeStep) would be right, by shoal.restart and shoal.transition"
 
-    def wrong(message: str) -> FindingsError:
-        return FindingsError([Finding("return-value", f"{method} {message}")])
+    def require(is_right: bool, returned: str, right: str) -> None:
+        if not is_right:
+            raise FindingsError(
+                [Finding("return-value", f"{method} returns {returned}; it must return {right}")]
+            )
 
-    if not isinstance(result, tuple) or len(result) != 2 or isinstance(result, TimeStep):
-        length = f" of {len(result)}" if isinstance(result, tuple | list) else ""
-        raise wrong(f"returns a {_type_name(result)}{length}; {right}")
-    if not isinstance(result[1], TimeStep):
-        raise wrong(f"returns a {_type_name(result[1])} as its second value; {right}")
+    pair = "(state, TimeStep), by shoal.restart and shoal.transition"
+    is_pair = isinstance(result, tuple) and len(result) == 2 and not isinstance(result, TimeStep)
+    require(is_pair, contract.described(result), pair)
     state, timestep = result
+    require(isinstance(timestep, TimeStep), f"{contract.described(timestep)} as its second value", pair)
     for field in ("observation", "reward", "discount", "first", "last"):
-        if getattr(timestep, field) is None:
-            raise wrong(f"returns None as `{field}`; an array would be right")
-    if not isinstance(timestep.info, Mapping):
-        raise wrong(
-            f"returns {type(timestep.info).__name__} as `info`; a dictionary of arrays would be right"
-        )
+        require(getattr(timestep, field) is not None, f"None as `{field}`", "an array")
+    info = timestep.info
+    require(isinstance(info, Mapping), f"{contract.described(info)} as `info`", "a dictionary of arrays")
     for part, tree in (("state", state), ("time-step", timestep)):
         for path, leaf in named_leaves(tree).items():
-            if not _is_array(leaf):
-                name = f"`{path}` of the {part}" if path else f"the {part}"
-                raise wrong(f"returns a {type(leaf).__name__} as {name}; an array would be right")
+            name = f"`{path}` of the {part}" if path else f"the {part}"
+            require(_is_array(leaf), f"a {type(leaf).__name__} as {name}", "an array")
     return state, timestep
-
-
-def _type_name(value: Any) -> str:
-    return "JAX array" if isinstance(value, jax.Array) else type(value).__name__
 
 
 def _is_array(leaf: Any) -> bool:
@@ -189,30 +173,10 @@ def check_types(env: Any, traces: Traces) -> Iterator[Finding]:
 
 def _compare_trees(rule: str, what: str, before: Any, after: Any) -> Iterator[Finding]:
     """Yield the differences between two trees of abstract arrays."""
-    old, new = named_leaves(before), named_leaves(after)
-    for path in [path for path in old if path not in new]:
-        yield Finding(
-            rule, f"{_leaf(what, path)} is there after reset and missing after step; keep it in both"
-        )
-    for path in [path for path in new if path not in old]:
-        yield Finding(
-            rule, f"{_leaf(what, path)} is there after step and missing after reset; keep it in both"
-        )
-    for path in [path for path in old if path in new]:
-        old_type, new_type = _type(old[path]), _type(new[path])
-        if old_type != new_type:
-            yield Finding(
-                rule,
-                f"{_leaf(what, path)} is {old_type} after reset and {new_type} after step; make them equal",
-            )
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (before, after)]
-    if old.keys() == new.keys() and structures[0] != structures[1]:
-        wrong = f"the structure of the {what} is {structures[0]} after reset and {structures[1]} after step"
-        yield Finding(rule, f"{wrong}; make them equal")
-
-
-def _leaf(what: str, path: str) -> str:
-    return f"the leaf `{path}` of the {what}" if path else f"the {what}"
+    for path, *types in contract.differences(before, after, _type):
+        old, new = (x or "missing" for x in types)
+        leaf = f"`{path}` of the {what}" if path else f"the {what}"
+        yield Finding(rule, f"{leaf} is {old} after reset and {new} after step; make them equal")
 
 
 def _type(leaf: Any) -> str:
@@ -222,58 +186,55 @@ def _type(leaf: Any) -> str:
 
 def _check_fields(env: Any, method: str, timestep: TimeStep) -> Iterator[Finding]:
     """Check reward, discount, first, last and alive: one number each, or one for each agent."""
-    several = env.num_agents > 1
-    per_agent = (env.num_agents,) if several else ()
+    per_agent = (env.num_agents,) if env.num_agents > 1 else ()
+    number, flag = np.dtype(np.float32), np.dtype(np.bool_)
     expected = {
-        "reward": (per_agent, np.float32),
-        "discount": (per_agent, np.float32),
-        "first": ((), np.bool_),
-        "last": ((), np.bool_),
-        "alive": (per_agent, np.bool_),
+        "reward": (per_agent, number),
+        "discount": (per_agent, number),
+        "first": ((), flag),
+        "last": ((), flag),
+        "alive": (per_agent, flag),
     }
     for field, (shape, dtype) in expected.items():
         value = getattr(timestep, field)
-        if value is None:
-            continue  # only alive may be None: the others are checked before
-        if not hasattr(value, "shape"):
-            yield Finding("timestep-type", f"`{field}` of {method} is a tree; one array would be right")
-        elif value.shape != shape:
-            rule = "agents" if several and shape else "timestep-type"
-            right = f"{list(shape)}, one for each agent" if shape else "a scalar"
-            wrong = f"`{field}` of {method} has shape {list(value.shape)}; {right} would be right"
-            yield Finding(rule, wrong)
-        elif value.dtype != dtype or value.weak_type:
-            right = f"{np.dtype(dtype)} would be right"
-            yield Finding("timestep-type", f"`{field}` of {method} is {_type(value)}; {right}")
+        if value is not None:  # only alive may be None: the others are checked before
+            rules = "timestep-type", "agents" if shape else "timestep-type"
+            yield from _check_array(rules, f"`{field}` of {method}", value, shape, dtype, agents=bool(shape))
+
+
+def _check_array(
+    rules: tuple[str, str], name: str, x: Any, shape: tuple[int, ...], dtype: Any, *, agents: bool = False
+) -> Iterator[Finding]:
+    """Check that a value is one array of a shape and dtype; the second rule is that of a wrong shape."""
+    if not hasattr(x, "shape"):
+        yield Finding(rules[0], f"{name} is a {type(x).__name__}; one array would be right")
+    elif x.shape != shape:
+        each = ", one for each agent," * agents
+        right = f"{list(shape)}{each}" if shape else "a scalar"
+        yield Finding(rules[1], f"{name} has shape {list(x.shape)}; {right} would be right")
+    elif x.dtype != dtype or (
+        x.weak_type and rules[0] == "timestep-type"
+    ):  # of others a batch removes weak types
+        weak = "weakly typed " if x.weak_type else ""
+        yield Finding(rules[0], f"{name} has dtype {weak}{x.dtype}; {dtype} would be right")
 
 
 def _check_observation(env: Any, method: str, observation: Any) -> Iterator[Finding]:
-    agents = env.num_agents
+    rule, several = "observation-type", env.num_agents > 1
     for path, space, leaf in observation_leaves(env.observation_space, observation):
         name = f"{path} of {method}"
         if space is None:
-            yield Finding(
-                "observation-type", f"{name} is not in the observation space {env.observation_space}"
-            )
+            yield Finding(rule, f"{name} is not in the observation space {env.observation_space}")
         elif leaf is None:
-            yield Finding("observation-type", f"{name} is missing; its space is {space}")
-        elif not hasattr(leaf, "shape"):
-            kind = type(leaf).__name__
-            yield Finding("observation-type", f"{name} is a {kind}; an array of {space} would be right")
+            yield Finding(rule, f"{name} is missing; its space is {space}")
         else:
-            shapes = [(agents, *space.shape)] if agents > 1 else [space.shape]
-            if path.startswith(f"observation[{GLOBAL_STATE!r}]"):
-                shapes.append(space.shape)  # of the whole environment: no agent axis
-            if leaf.shape not in shapes:
-                agent_axis = (
-                    agents > 1 and leaf.shape[1:] == space.shape and leaf.ndim == len(space.shape) + 1
-                )
-                right = f"{list(shapes[0])}{', one for each agent,' if agents > 1 else ''} would be right"
-                rule = "agents" if agent_axis else "observation-type"
-                yield Finding(rule, f"{name} has shape {list(leaf.shape)}; {right}")
-            elif leaf.dtype != space.dtype:
-                right = f"{space.dtype} as in its space would be right"
-                yield Finding("observation-type", f"{name} has dtype {leaf.dtype}; {right}")
+            shape = (env.num_agents, *space.shape) if several else space.shape
+            of_world = path.startswith(f"observation[{GLOBAL_STATE!r}]")  # it may have no agent axis
+            if of_world and getattr(leaf, "shape", None) == space.shape:
+                shape = space.shape
+            other_agents = several and getattr(leaf, "shape", shape)[1:] == space.shape
+            rules = rule, "agents" if other_agents else rule
+            yield from _check_array(rules, name, leaf, shape, space.dtype, agents=several)
 
 
 def observation_leaves(space: Any, tree: Any, path: str = "observation") -> Iterator[tuple[str, Any, Any]]:
@@ -318,18 +279,13 @@ def mask_parts(
 def _check_mask(env: Any, method: str, mask: Any) -> Iterator[Finding]:
     if mask is None:
         return
-    agents = (env.num_agents,) if env.num_agents > 1 else ()
+    agents, rule = (env.num_agents,) if env.num_agents > 1 else (), "action-mask"
     for path, part, sizes in mask_parts(env.action_space, mask, getattr(env, "roles", ())):
         name = f"{path} of {method}"
-        if not sizes:
-            yield Finding("action-mask", f"{name} belongs to no discrete action of {env.action_space}")
-        elif not hasattr(part, "shape"):
-            yield Finding("action-mask", f"{name} is a {type(part).__name__}; one bool array would be right")
-        elif part.shape != (*agents, sum(sizes)):
-            right = [*agents, sum(sizes)]
-            yield Finding("action-mask", f"{name} has shape {list(part.shape)}; {right} would be right")
-        elif part.dtype != np.bool_:
-            yield Finding("action-mask", f"{name} has dtype {part.dtype}; bool would be right")
+        if sizes:
+            yield from _check_array((rule, rule), name, part, (*agents, sum(sizes)), np.dtype(np.bool_))
+        else:
+            yield Finding(rule, f"{name} belongs to no discrete action of {env.action_space}")
 
 
 def check_repeatable(env: Any, key: jax.Array) -> Iterator[Finding]:
@@ -428,35 +384,23 @@ def format_short(value: Any) -> str:
 def check_as_argument(env: Any, key: jax.Array) -> Iterator[Finding]:
     """Check that the environment works as an argument of a compiled program, where its numbers are traced."""
     constant = jax.eval_shape(lambda key: first_steps(env, key), key)
-    result = _try_traced(env, lambda: jax.eval_shape(first_steps, as_arrays(env), key))
-    if isinstance(result, Finding):
-        yield result
-        return
-    before, after = named_leaves(constant), named_leaves(result)
-    for path in before:
-        if path in after and _shape(before[path]) != _shape(after[path]):
-            constant_type, traced_type = _type(before[path]), _type(after[path])
-            yield Finding(
-                "parameter",
-                f"{_describe_place(path)} is {constant_type} where the parameters are constants and {traced_type} "
-                "where they are float32 arrays; give it a dtype of its own",
-            )
-
-
-def _shape(leaf: Any) -> tuple:
-    return leaf.shape, leaf.dtype
-
-
-def _try_traced(env: Any, function: Callable[[], Any]) -> Any:
     try:
-        return function()
+        traced = jax.eval_shape(first_steps, as_arrays(env), key)
     except Exception as error:
         names = ", ".join(named_leaves(env))
-        return Finding(
+        yield Finding(
             "parameter",
             f"a numeric field ({names}) cannot be traced: {operation(error)} fails with "
             f"{type(error).__name__} when it is data; jnp.where and jax.numpy functions would do",
         )
+        return
+    for path, *types in contract.differences(constant, traced):
+        if all(types) and path != "structure":
+            yield Finding(
+                "parameter",
+                f"{_describe_place(path)} is {types[0]} where the parameters are constants and {types[1]} "
+                "where they are float32 arrays; give it a dtype of its own",
+            )
 
 
 def check_vmappable(env: Any, traces: Traces, key: jax.Array) -> Iterator[Finding]:

@@ -21,9 +21,12 @@ from shoal.envs.checking.check_findings import (
     Finding,
     FindingsError,
     describe,
+    leaked,
     limit_findings,
+    operation,
     report,
 )
+from shoal.envs.checking.check_key_reuse import check_key_reuse
 from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_rollouts import Sizes
 from shoal.envs.checking.check_static import (
@@ -40,7 +43,6 @@ from shoal.envs.checking.check_traces import (
     check_repeatable,
     check_types,
     check_vmappable,
-    leak_finding,
     trace,
 )
 
@@ -165,12 +167,17 @@ def _rollout_findings(
     for doing, stage in (
         ("running it with other actions", check_rollouts.check_actions),
         ("running it with other keys", check_rollouts.check_keys),
-        ("following its keys", lambda _: check_key_flow(env, traces, key)),
+        ("following its keys", lambda _: _key_findings(env, traces, key)),
         ("running it alone", check_rollouts.check_single),
         ("running it to its end", check_ends),
     ):
         if compare or stage is not check_rollouts.check_single:
             yield from run_stage(doing, functools.partial(stage, rollouts))
+
+
+def _key_findings(env: Any, traces: Traces, key: jax.Array) -> Iterable[Finding]:
+    """Follow keys to what is drawn; a key that no step renews is found so already, and not once more by its reuse."""
+    return list(check_key_flow(env, traces, key)) or check_key_reuse(env, traces)
 
 
 def _run_stage(activity: Activity, doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -188,7 +195,7 @@ def _run_stage(activity: Activity, doing: str, stage: Callable[[], Iterable[Find
 
 def _raises_finding(doing: str, error: BaseException) -> Finding:
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return leak_finding(doing, error)
+        return leaked(doing, f"another place than the state, which is used at {operation(error)}")
     return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")
 
 
