@@ -68,6 +68,7 @@ def test_unknown_name_suggests_the_nearest():
         activation("tahn")
 
 
+@pytest.mark.quick("40-normalise")
 @pytest.mark.parametrize("name", OVER_FEATURES)
 @pytest.mark.parametrize("rows", [3, 40])
 def test_those_of_all_features_are_over_each_row_in_an_mlp_of_few_rows_and_of_many(name, rows):

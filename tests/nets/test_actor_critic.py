@@ -17,7 +17,7 @@ from shoal.nets.actor_critic import (
     acting_part,
     policy_and_value,
 )
-from shoal.nets.encoders import EncoderLayers
+from shoal.nets.networks import NetworkConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 from shoal.xla.costs import num_parameters
@@ -25,17 +25,17 @@ from shoal.xla.costs import num_parameters
 CARTPOLE = EnvSpec(Box(-5.0, 5.0, (4,)), Discrete(2))
 PENDULUM = EnvSpec(Box(-8.0, 8.0, (3,)), Box(-2.0, 2.0, (1,)))
 MIXED = EnvSpec(Dict({"a": Box(-1.0, 1.0, (2, 2)), "b": Discrete(3)}), MultiDiscrete((2, 3)))
-SMALL = dict(actor_sizes=(8, 8))
+SMALL = dict(hidden_sizes=(8, 8))
 
 VARIANTS = {
     "cartpole": (CARTPOLE, {}),
-    "cartpole shared": (CARTPOLE, dict(shared=True)),
-    "mixed, mlp_each": (MIXED, dict(encoder="mlp_each", encoder_layers=EncoderLayers(features=(5,)))),
-    "mixed, shared, layer norm": (MIXED, dict(shared=True, layer_norm=True)),
+    "cartpole shared": (CARTPOLE, dict(shared_torso=True)),
+    "mixed, mlp_each": (MIXED, dict(encoder="mlp_each", encoder_features=(5,))),
+    "mixed, shared, layer norm": (MIXED, dict(shared_torso=True, layer_norm=True)),
     "pendulum": (PENDULUM, {}),
     "pendulum, tanh-normal": (PENDULUM, dict(distribution="tanh_normal", state_dependent_std=True)),
     "pendulum, beta, relu": (PENDULUM, dict(distribution="beta", activation="relu")),
-    "pendulum, gsde, shared": (PENDULUM, dict(distribution="gsde", shared=True)),
+    "pendulum, gsde, shared": (PENDULUM, dict(distribution="gsde", shared_torso=True)),
 }
 
 
@@ -43,7 +43,8 @@ VARIANTS = {
 def construct(name):
     """Two networks of a variant."""
     spec, options = VARIANTS[name]
-    return [drawn_module(lambda key: ActorCritic(spec, **SMALL, **options, key=key), seed) for seed in (0, 1)]
+    config = NetworkConfig(**SMALL, **options)
+    return [drawn_module(lambda key: ActorCritic(spec, config, key=key), seed) for seed in (0, 1)]
 
 
 def observations(space, shape, key):
@@ -82,6 +83,7 @@ def test_contract(name):
     np.testing.assert_allclose(values[0], apart[1], atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.quick("pendulum, beta, relu")
 @pytest.mark.rare()
@@ -130,13 +132,15 @@ def test_a_fresh_policy_is_nearly_uniform_and_values_are_of_order_one():
     distribution, value = jax.jit(policy_and_value)(network, observation)
     assert np.all(distribution.entropy() > np.log(2) - 1e-3)
     assert 0.1 < np.asarray(value).std() < 2.0
-    spread = ActorCritic(CARTPOLE, policy_scale=3.0, key=jax.random.key(0))
+    spread = ActorCritic(CARTPOLE, NetworkConfig(policy_scale=3.0), key=jax.random.key(0))
     distribution, _ = jax.jit(policy_and_value)(spread, observation)
     assert np.mean(distribution.entropy()) < 0.6
 
 
 def test_halves_are_separate_and_a_shared_torso_is_the_actors():
-    apart, shared = (ActorCritic(CARTPOLE, shared=s, key=jax.random.key(0)) for s in (False, True))
+    apart, shared = (
+        ActorCritic(CARTPOLE, NetworkConfig(shared_torso=s), key=jax.random.key(0)) for s in (False, True)
+    )
     assert {name.split("/")[0] for name in named_leaves(apart)} == {"actor", "critic"}
     assert num_parameters(shared.critic) == 64 + 1
     observation = jax.random.normal(jax.random.key(1), (8, 4))
@@ -149,7 +153,8 @@ def test_halves_are_separate_and_a_shared_torso_is_the_actors():
 def test_scales_and_deviation_may_be_data_of_a_config():
     @jax.jit
     def construct(scale, std):
-        return ActorCritic(PENDULUM, **SMALL, policy_scale=scale, initial_std=std, key=jax.random.key(0))
+        config = NetworkConfig(**SMALL, policy_scale=scale, initial_std=std)
+        return ActorCritic(PENDULUM, config, key=jax.random.key(0))
 
     network = construct(0.5, 0.3)
     kernel = np.asarray(network.actor.mlp.projection[0].kernel)
@@ -170,9 +175,12 @@ def test_a_network_without_the_optional_parts():
     assert distribution == ("distribution", "mask")
     np.testing.assert_array_equal(value, [3.0, 3.0])
     assert acting_part(network) is network
-    assert not isinstance(Actor(CARTPOLE, sizes=(4,), key=jax.random.key(0)), Network)
+    assert not isinstance(Actor(CARTPOLE, NetworkConfig(hidden_sizes=(4,)), key=jax.random.key(0)), Network)
 
 
 def test_sizes_that_contradict_a_shared_torso_are_named():
-    with pytest.raises(ShoalError, match=r"critic_sizes=\(32,\) must be None or actor_sizes=\(64, 64\)"):
-        ActorCritic(CARTPOLE, shared=True, critic_sizes=(32,), key=jax.random.key(0))
+    with pytest.raises(
+        ShoalError, match=r"critic_hidden_sizes=\(32,\) must be None or hidden_sizes=\(64, 64\)"
+    ):
+        config = NetworkConfig(shared_torso=True, critic_hidden_sizes=(32,))
+        ActorCritic(CARTPOLE, config, key=jax.random.key(0))

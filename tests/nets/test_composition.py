@@ -157,6 +157,7 @@ def test_without_a_core_it_is_the_chain_of_both_torsos():
     assert is_noisy(network)
 
 
+@pytest.mark.quick("<lambda>-RunningSum, module 1 .* must be 5")
 @pytest.mark.parametrize(
     "build, message",
     [

@@ -6,12 +6,28 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.nets.encoders import Encoder, EncoderLayers, check_encoder
+from shoal.nets import torsos
+from shoal.nets.encoders.kinds import Encoder
+from shoal.nets.network_check import check_torsos
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 NESTED = Dict(
     {"b": Discrete(3), "a": Dict({"image": Box(0, 255, (2, 2), np.uint8), "goal": Box(-1, 1, (3,))})}
 )
+
+
+def encoder_for(space, kind="flatten", config=None, key=None):
+    """An encoder of a kind."""
+    return torsos.build(space, kind, config, key=jax.random.key(0) if key is None else key)
+
+
+def layers(channels=None, kernels=None, strides=None, features=None, **others):
+    """Settings by their names without `encoder_`."""
+    given = dict(channels=channels, kernels=kernels, strides=strides, features=features, **others)
+    return TorsoConfig(
+        **{name if name == "channels_first" else f"encoder_{name}": x for name, x in given.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +46,7 @@ NESTED = Dict(
     ],
 )
 def test_flatten(space, observation, expected):
-    encoder = Encoder(space)
+    encoder = encoder_for(space)
     observation = jax.tree.map(jnp.asarray, observation, is_leaf=lambda x: not isinstance(x, dict))
     vector = encoder(observation)
     assert vector.dtype == jnp.float32
@@ -51,7 +67,7 @@ def test_one_hot_takes_integers_of_few_values_as_such_and_numbers_as_they_are():
             "view": Box(0, most, dtype=np.uint8),
         }
     )
-    encoder = Encoder(space, "one_hot")
+    encoder = encoder_for(space, "one_hot")
     observation = {
         "direction": jnp.array([0, 2]),
         "far": jnp.array([[0.5, -0.5], [1.0, 0.0]]),
@@ -74,11 +90,12 @@ def test_one_hot_takes_integers_of_few_values_as_such_and_numbers_as_they_are():
     np.testing.assert_array_equal(encoder(observation), np.array(expected, np.float32))
     assert encoder.num_features == 27
     with pytest.raises(ShoalError, match=r"encoder='one_hot' needs integers of less than 64 values"):
-        Encoder(Box(0, 255, (2,), np.uint8), "one_hot")
+        encoder_for(Box(0, 255, (2,), np.uint8), "one_hot")
 
 
+@pytest.mark.full
 def test_mlp_each_passes_every_part_through_its_own_mlp():
-    encoder = Encoder(NESTED, "mlp_each", EncoderLayers(features=(8, 4)), key=jax.random.key(0))
+    encoder = encoder_for(NESTED, "mlp_each", layers(features=(8, 4)), key=jax.random.key(0))
     observation = jax.jit(jax.vmap(NESTED.sample))(jax.random.split(jax.random.key(1), 6))
     vector = encoder(observation)
     assert vector.shape == (6, encoder.num_features) == (6, 12)
@@ -92,28 +109,28 @@ def test_mlp_each_passes_every_part_through_its_own_mlp():
 
 def test_a_large_space_costs_nothing_to_hash():
     """The structure is hashed at each call of a compiled function; it must not hold the bounds."""
-    encoder = Encoder(Box(np.zeros((64, 64, 3)), np.ones((64, 64, 3))))
+    encoder = encoder_for(Box(np.zeros((64, 64, 3)), np.ones((64, 64, 3))))
     assert "array" not in repr(jax.tree.structure(encoder))
     assert len(repr(jax.tree.structure(encoder))) < 2000
 
 
 def test_bad_observations_and_spaces_are_named():
     with pytest.raises(ShoalError, match=r"observation has shape \(2, 4\), which must end in \(3,\)"):
-        Encoder(Box(-1.0, 1.0, (3,)))(jnp.zeros((2, 4)))
+        encoder_for(Box(-1.0, 1.0, (3,)))(jnp.zeros((2, 4)))
     with pytest.raises(ShoalError, match=r"observation has shape \(\), which must end in \(3,\)"):
-        Encoder(Box(-1.0, 1.0, (3,)))(jnp.zeros(()))
+        encoder_for(Box(-1.0, 1.0, (3,)))(jnp.zeros(()))
     with pytest.raises(ShoalError, match=r"observation/a/goal has shape \(6, 2\)"):
-        Encoder(NESTED)({"b": jnp.zeros(6), "a": {"goal": jnp.zeros((6, 2)), "image": jnp.zeros((6, 2, 2))}})
+        encoder_for(NESTED)(
+            {"b": jnp.zeros(6), "a": {"goal": jnp.zeros((6, 2)), "image": jnp.zeros((6, 2, 2))}}
+        )
     with pytest.raises(ShoalError, match=r"lacks 'b'"):
-        Encoder(NESTED)({"a": {"goal": jnp.zeros(3), "image": jnp.zeros((2, 2))}})
+        encoder_for(NESTED)({"a": {"goal": jnp.zeros(3), "image": jnp.zeros((2, 2))}})
     with pytest.raises(ShoalError, match=r"observation_space/a=.* cannot be encoded"):
-        Encoder(Dict({"a": Dict({})}))
-    with pytest.raises(ShoalError, match=r"encoder='flat' .* did you mean 'flatten'\?"):
-        Encoder(Discrete(2), "flat")
+        encoder_for(Dict({"a": Dict({})}))
+    with pytest.raises(ShoalError, match=r"encoder='flat' is none of .* did you mean 'flatten'\?"):
+        encoder_for(Discrete(2), "flat")
     with pytest.raises(ShoalError, match=r"encoder_features=\(\) leaves encoder='mlp_each' without a layer"):
-        Encoder(NESTED, "mlp_each", EncoderLayers(features=()), key=jax.random.key(0))
-    with pytest.raises(ShoalError, match=r"encoder='mlp_each' needs a key"):
-        Encoder(NESTED, "mlp_each")
+        encoder_for(NESTED, "mlp_each", layers(features=()), key=jax.random.key(0))
 
 
 @pytest.mark.full
@@ -126,7 +143,7 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
             "view": Box(0, cells, dtype=np.uint8),
         }
     )
-    encoder = jax.jit(lambda key: Encoder(space, "cnn", key=key))(jax.random.key(0))
+    encoder = jax.jit(lambda key: encoder_for(space, "cnn", key=key))(jax.random.key(0))
     image, grid = encoder.pictures
     assert [embedding.tables[0].shape[0] for embedding in grid.embeddings] == [13]
     assert grid.embeddings[0].tables[1].shape[0] == 12
@@ -144,7 +161,7 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
 
     def of_image(*shape):
         space = Box(0, 255, shape, np.uint8)
-        return jax.eval_shape(lambda key: Encoder(space, "cnn", key=key), jax.random.key(0))
+        return jax.eval_shape(lambda key: encoder_for(space, "cnn", key=key), jax.random.key(0))
 
     assert of_image(84, 84, 4).num_features == 3136
     for shape, windows, features in (  # whole tiles of 8 x 8, smaller than Atari's: a window a tile
@@ -163,13 +180,13 @@ def test_cnn_takes_grids_and_images_as_pictures_and_the_rest_as_it_is():
 
 
 def test_an_image_smaller_than_the_window_is_padded():
-    encoder = Encoder(Box(0.0, 1.0, (2, 5, 3)), "cnn", key=jax.random.key(0))
+    encoder = encoder_for(Box(0.0, 1.0, (2, 5, 3)), "cnn", key=jax.random.key(0))
     assert encoder(jnp.ones((4, 2, 5, 3))).shape == (4, 128)
 
 
 def test_cnn_needs_a_picture():
     with pytest.raises(ShoalError, match=r"encoder='cnn' needs an observation .* 'flatten' works"):
-        Encoder(Box(-1.0, 1.0, (4,)), "cnn", key=jax.random.key(0))
+        encoder_for(Box(-1.0, 1.0, (4,)), "cnn", key=jax.random.key(0))
 
 
 # ---- the layers of the convolutions
@@ -177,39 +194,41 @@ def test_cnn_needs_a_picture():
 CELLS = Box(0, np.broadcast_to(np.array([5, 2]), (5, 6, 2)), dtype=np.uint8)
 PICTURES = Dict({"image": Box(0.0, 1.0, (10, 12, 4)), "place": Box(-1.0, 1.0, (3,)), "view": CELLS})
 FITTING = {  # what each kind of picture has where nothing is given
-    (10, 10, 4): EncoderLayers((16,), (3,), (1,), (128,)),
-    (40, 40, 3): EncoderLayers((16, 32, 32), (8, 3, 3), (8, 1, 1), ()),
-    (44, 50, 3): EncoderLayers((32, 64, 64), (8, 4, 3), (4, 2, 1), ()),
-    "cells": EncoderLayers((16, 32, 64), (2, 2, 2), (1, 1, 1), ()),
+    (10, 10, 4): layers((16,), (3,), (1,), (128,)),
+    (40, 40, 3): layers((16, 32, 32), (8, 3, 3), (8, 1, 1), ()),
+    (44, 50, 3): layers((32, 64, 64), (8, 4, 3), (4, 2, 1), ()),
+    "cells": layers((16, 32, 64), (2, 2, 2), (1, 1, 1), ()),
 }
 
 
+@pytest.mark.quick("cells")
 @pytest.mark.parametrize("kind", FITTING, ids=str)
 def test_layers_that_are_given_as_they_fit_change_nothing(kind):
     """Structure, names and the program that draws the parameters; also if only some are given."""
     space = CELLS if kind == "cells" else Box(0, 255, kind, np.uint8)
 
-    def built(layers):
-        build = jax.make_jaxpr(lambda key: Encoder(space, "cnn", layers, key=key), return_shape=True)
+    def built(config):
+        build = jax.make_jaxpr(lambda key: encoder_for(space, "cnn", config, key=key), return_shape=True)
         program, encoder = build(jax.random.key(3))
         return str(program), jax.tree.structure(encoder)
 
-    default = built(EncoderLayers())
+    default = built(layers())
     for given in (
         FITTING[kind],
-        EncoderLayers(kernels=FITTING[kind].kernels, features=FITTING[kind].features),
+        layers(kernels=FITTING[kind].encoder_kernels, features=FITTING[kind].encoder_features),
     ):
         assert built(given) == default
 
 
+@pytest.mark.quick("given2-image2-view2-179")
 @pytest.mark.parametrize(
     "given, image, view, num_features",
     [
-        (EncoderLayers(channels=(8,)), [(8, 3, 3, 4)], [(8, 2, 2, 32)], 128 + 3 + 4 * 5 * 8),
-        (EncoderLayers(features=(7, 6)), [(16, 3, 3, 4)], [16, 32, 64], 6 + 3 + 6),
-        (EncoderLayers((8,), (4,), (2,), ()), [(8, 4, 4, 4)], [(8, 4, 4, 32)], 4 * 5 * 8 + 3 + 1 * 2 * 8),
+        (layers(channels=(8,)), [(8, 3, 3, 4)], [(8, 2, 2, 32)], 128 + 3 + 4 * 5 * 8),
+        (layers(features=(7, 6)), [(16, 3, 3, 4)], [16, 32, 64], 6 + 3 + 6),
+        (layers((8,), (4,), (2,), ()), [(8, 4, 4, 4)], [(8, 4, 4, 32)], 4 * 5 * 8 + 3 + 1 * 2 * 8),
         (
-            EncoderLayers((8, 9), (2, (1, 3)), (1, 2), (5,)),
+            layers((8, 9), (2, (1, 3)), (1, 2), (5,)),
             [(8, 2, 2, 4), (9, 1, 3, 8)],
             [(8, 2, 2, 32), (9, 1, 3, 8)],
             5 + 3 + 5,
@@ -217,7 +236,7 @@ def test_layers_that_are_given_as_they_fit_change_nothing(kind):
     ],
 )
 def test_each_setting_of_the_layers_is_for_every_picture(given, image, view, num_features):
-    encoder = jax.eval_shape(lambda: Encoder(PICTURES, "cnn", given, key=jax.random.key(0)))
+    encoder = jax.eval_shape(lambda: encoder_for(PICTURES, "cnn", given, key=jax.random.key(0)))
     for picture, expected in zip((encoder.pictures[0], encoder.pictures[1].cnn), (image, view), strict=True):
         shapes = [conv.kernel.shape for conv in picture.convs]
         assert [
@@ -228,42 +247,42 @@ def test_each_setting_of_the_layers_is_for_every_picture(given, image, view, num
 
 def test_kernels_that_are_given_are_not_padded():
     space = Box(0.0, 1.0, (2, 5, 3))
-    assert Encoder(space, "cnn", EncoderLayers((4,), features=()), key=jax.random.key(0)).num_features == 40
-    given = EncoderLayers((4,), (2,), features=())
-    assert Encoder(space, "cnn", given, key=jax.random.key(0)).num_features == 1 * 4 * 4
+    assert encoder_for(space, "cnn", layers((4,), features=()), key=jax.random.key(0)).num_features == 40
+    given = layers((4,), (2,), features=())
+    assert encoder_for(space, "cnn", given, key=jax.random.key(0)).num_features == 1 * 4 * 4
 
 
 @pytest.mark.parametrize(
-    "space, layers, message",
+    "space, config, message",
     [
         (
             Box(0, 255, (84, 84, 4), np.uint8),
-            EncoderLayers(channels=(32,)),
+            layers(channels=(32,)),
             r"^encoder_channels=\(32,\), encoder_kernels=\(8, 4, 3\) and encoder_strides=\(4, 2, 1\) must have equally "
             r"many numbers, one for each convolution; what is not given \(encoder_kernels, encoder_strides\) is the "
             r"default for observation \[84, 84, 4\]\.$",
         ),
         (
             Box(0, 255, (84, 84, 4), np.uint8),
-            EncoderLayers(strides=(16, 2, 1)),
+            layers(strides=(16, 2, 1)),
             r"^encoder_kernels=\(8, 4, 3\) with encoder_strides=\(16, 2, 1\) has a window of 3 x 3, which is larger "
             r"than the 1 x 1 image that reaches convolution 3 from observation \[84, 84, 4\]; smaller kernels or "
             r"strides, or fewer of them, would do\.$",
         ),
         (
             Box(0.0, 1.0, (10, 4, 1)),
-            EncoderLayers(strides=(11,)),
+            layers(strides=(11,)),
             r"encoder_strides=\(11,\) has a stride of 11, .* the 10 x 4 image .*; it must be at most 10\.$",
         ),
         (
             CELLS,
-            EncoderLayers(channels=()),
+            layers(channels=()),
             r"encoder_channels=\(\) leaves encoder='cnn' without a convolution",
         ),
-        (CELLS, EncoderLayers((4,), (0,)), r"encoder_kernels\[0\]=0 must be an integer of at least 1"),
+        (CELLS, layers((4,), (0,)), r"encoder_kernels\[0\]=0 must be an integer of at least 1"),
     ],
 )
-def test_layers_that_do_not_fit_are_named(space, layers, message):
-    for look in (check_encoder, Encoder):
+def test_layers_that_do_not_fit_are_named(space, config, message):
+    for look in (check_torsos, encoder_for):
         with pytest.raises(ShoalError, match=message):
-            look(space, "cnn", layers)
+            look(space, "cnn", config)

@@ -23,6 +23,7 @@ def critics():
     return jax.jit(lambda key: Ensemble(lambda key: ContinuousQ(3, 2, (8, 8), key=key), 3, key=key))(KEY)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_kernels")
 def test_an_ensemble_equals_its_members_one_by_one():
     ensemble = critics()

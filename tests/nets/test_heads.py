@@ -79,6 +79,7 @@ def test_beta_is_scipys_with_parameters_of_one_plus_softplus():
     np.testing.assert_allclose(BetaHead(2)(x).log_prob(jnp.asarray(action, jnp.float32)), expected, rtol=1e-4)
 
 
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_both_parameters_of_beta_are_above_one_wherever_the_inputs_are(dtype):
     """Softplus is 0 to rounding below -16, and below -5 in half precision."""

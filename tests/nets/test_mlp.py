@@ -37,6 +37,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_equals_numpy(layer_norm):
     rng = np.random.default_rng(2)
@@ -60,6 +61,7 @@ def test_features_are_the_last_hidden_layer():
     np.testing.assert_allclose(out, features @ mlp.projection[0].kernel.T, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.quick("True")
 def test_few_rows_are_computed_as_many_are(layer_norm):
@@ -95,6 +97,7 @@ def test_initial_weights_are_of_the_stated_scale():
         np.testing.assert_array_equal(layer.bias, 0.0)
 
 
+@pytest.mark.quick("40-False")
 @pytest.mark.parametrize(("rows", "layer_norm"), [(6, True), (40, False)])
 def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm, rows):
     mlp = drawn_module(lambda key: MLP(3, (4, 4), 2, layer_norm=layer_norm, key=key))
@@ -108,6 +111,7 @@ def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm, r
     np.testing.assert_allclose(hessian, backwards, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_bad_input_is_named():
     key = jax.random.key(0)
     with pytest.raises(ShoalError, match=r"x of shape \(2, 4\) .* in_features=5"):

@@ -192,18 +192,18 @@ BROKEN = {  # what is said of either family
     WithKey: r"holds a leaf of key",
     BareArray: r"loses 'offset' .* nnx.Param",
     Noisy: r"has noisy layers \(a KeyedLayer in 'actor_mlp'\) without a method sample\(key\), which returns",
-    ExtraAxis: r"'values?' gives values of float32\[3, 2(, 2)?, 1\]; they must be float32\[3, 2(, 2)?\], one for each",
-    Halved: r"'values?' gives values of bfloat16\[3, 2(, 2)?\]; they must be float32",
-    Swapped: r"'values?' gives values of the type Categorical; they must be float32",
-    IgnoresFirst: r"does not clear its memory where an episode begins: 'apply'",
-    HalvedMemory: r"'apply' gives values of bfloat16\[6, 2(, 2)?\]; they must be float32",
-    SwappedMemory: r"'apply' gives values of the type Categorical; they must be float32",
+    ExtraAxis: r"returns values of float32\[3, 2(, 2)?, 1\]; it must return float32\[3, 2(, 2)?\], one for each",
+    Halved: r"returns values of bfloat16\[3, 2(, 2)?\]; it must return float32",
+    Swapped: r"returns values of a Categorical; it must return float32",
+    IgnoresFirst: r"returns other results after other steps; .* cleared where an episode begins",
+    HalvedMemory: r"returns values of bfloat16\[6, 2(, 2)?\]; it must return float32",
+    SwappedMemory: r"returns values of a Categorical; it must return float32",
     NoMemoryDeclared: r"has sequence modules \(apply\), and does not declare a memory: write has_memory = True",
 }
 OF_POLICIES = {
-    UnsummedPolicy: r"'policy' gives log-probabilities of float32\[3, 2, 1\]; they must be float32\[3, 2\]",
-    NumbersAsPolicy: r"'policy' gives a \w+ without the method 'sample'; it must be a distribution",
-    WrongAction: r"'policy' samples actions of float32\[3, 2, 2\]; their shape must be \(3, 2\)",
+    UnsummedPolicy: r"returns log-probabilities of float32\[3, 2, 1\]; it must return float32\[3, 2\]",
+    NumbersAsPolicy: r"returns float32\[3, 2, 2\] without the method 'sample'; it must return a distribution",
+    WrongAction: r"returns a distribution of actions of float32\[3, 2, 2\]; it must return an array \[3, 2\]",
 }
 CASES = [(x, kind) for x in BROKEN for kind in (False, True)] + [(x, False) for x in OF_POLICIES]
 
@@ -213,13 +213,16 @@ def of_family(network, of_action_values):
     return type(network.__name__, (network,), {"of_action_values": of_action_values})
 
 
+@pytest.mark.quick("WithLambda-True")
 @pytest.mark.parametrize(("broken", "of_action_values"), CASES)
 def test_broken_networks_are_named(broken, of_action_values):
     sentence = (BROKEN | OF_POLICIES)[broken]
-    with pytest.raises(ShoalError, match=f"network {broken.__name__}:? {sentence}"):
+    method = r"\w+\.(values?|policy|apply) \(tests/nets/test_network_check\.py, line \d+\)"
+    with pytest.raises(ShoalError, match=f"^(network {broken.__name__}|{method}) {sentence}"):
         check_network(of_family(broken, of_action_values), SPEC, of_action_values=of_action_values)
 
 
+@pytest.mark.quick("Noisy-pqn")
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "pqn"])
 @pytest.mark.parametrize("broken", [Halved, Noisy, IgnoresFirst])
 def test_each_algorithm_refuses_them_before_it_makes_anything(algorithm, broken, tmp_path):
@@ -229,6 +232,7 @@ def test_each_algorithm_refuses_them_before_it_makes_anything(algorithm, broken,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.quick("spec2")
 @pytest.mark.parametrize(
     "spec",
     [

@@ -1,5 +1,6 @@
 """The page about networks names what there is."""
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.nets.encoders import KINDS, EncoderLayers
+from shoal.nets.torso_choice import KINDS
+from shoal.nets.torso_config import TorsoConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 
@@ -47,5 +49,9 @@ OWN |= {"is_noisy", "apply_module", "keys_for", "concatenate_features", "factori
 
 def test_the_table_of_torsos_has_every_kind_and_that_of_their_layers_every_setting():
     page = PAGE.read_text()
-    names = [*KINDS, "module:Name", *(f"encoder_{x}" for x in EncoderLayers._fields if x != "channels_first")]
+    names = [
+        *KINDS,
+        "module:Name",
+        *(x.name for x in dataclasses.fields(TorsoConfig) if x.name.startswith("encoder_")),
+    ]
     assert [name for name in (*names, "channels_first") if f"\n| `{name}` |" not in page] == []

@@ -68,6 +68,7 @@ def test_a_draw_is_the_mean_and_a_product_of_two_vectors():
         np.testing.assert_allclose(ratio, np.broadcast_to(ratio[:1], ratio.shape), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.full
 def test_the_key_decides_and_without_one_the_means_do():
     noisy = network(layer_norm=True)
     x = jax.random.normal(KEY, (5, 9))
@@ -81,6 +82,7 @@ def test_the_key_decides_and_without_one_the_means_do():
     np.testing.assert_allclose(each[3], noisy(x[3], jax.random.split(KEY, 5)[3]), atol=1e-5)
 
 
+@pytest.mark.full
 def test_without_deviations_it_is_its_mean_and_the_deviations_learn():
     quiet = network(sigma=0.0)
     x = jax.random.normal(KEY, (5, 9))
@@ -99,6 +101,7 @@ def test_without_deviations_it_is_its_mean_and_the_deviations_learn():
         )
 
 
+@pytest.mark.full
 def test_bad_input_is_named():
     with pytest.raises(ShoalError, match=r"sigma=-0.5 of a NoisyMLP must be 0 or more"):
         network(sigma=-0.5)

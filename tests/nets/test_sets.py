@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.nets.encoders import Encoder, EncoderLayers
+from shoal.nets.encoders.kinds import Sets
 from shoal.nets.networks import NetworkConfig, check
 from shoal.nets.sets import SetTorso
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete
 
@@ -69,16 +70,17 @@ def observation(counts):
 
 
 def test_the_encoder_pools_sets_and_takes_the_rest_as_it_is():
-    encoder = Encoder(SPACE, "set", EncoderLayers(features=(6, 8), heads=2), key=jax.random.key(2))
+    encoder = Sets(SPACE, TorsoConfig(encoder_features=(6, 8), encoder_heads=2), key=jax.random.key(2))
     vector = encoder(observation(COUNTS))
     assert vector.shape == (3, encoder.num_features) == (3, 32 + 2 + 3)
     np.testing.assert_array_equal(vector[:, 32:34], 1.0)
     np.testing.assert_array_equal(vector[:, 34:], np.eye(3))
     np.testing.assert_allclose(vector[:, :32], encoder.sets[0](ROWS, COUNTS), atol=1e-6)
-    alone = Encoder(SPACE["bodies"], "set", key=jax.random.key(2))
+    alone = Sets(SPACE["bodies"], key=jax.random.key(2))
     np.testing.assert_allclose(alone(ROWS), alone.sets[0](ROWS))
 
 
+@pytest.mark.quick("none")
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_a_critic_has_an_encoder_of_its_own(core):
     spec = EnvSpec(Dict({"own": Box(-1.0, 1.0, (2,)), "bodies": Box(-1.0, 1.0, (5, 4))}), Discrete(2))
@@ -91,7 +93,7 @@ def test_a_critic_has_an_encoder_of_its_own(core):
         if core == "none"
         else (lambda x: x.torso if hasattr(x.torso, "encoder") else x.torso[0])
     )
-    assert not of(network.actor).encoder.sets and of(network.critic).encoder.sets
+    assert of(network.actor).encoder.kind == "flatten" and of(network.critic).encoder.sets
 
 
 @pytest.mark.parametrize(

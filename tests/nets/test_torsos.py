@@ -11,12 +11,11 @@ from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.config import struct
-from shoal.nets import torsos
-from shoal.nets.actor_critic import ActorCritic
-from shoal.nets.encoders import KINDS, EncoderLayers
-from shoal.nets.memory.recurrent import CoreOptions, RecurrentActorCritic
+from shoal.nets import torso_choice, torsos
 from shoal.nets.network_check import check_torsos
 from shoal.nets.networks import NetworkConfig
+from shoal.nets.torso_choice import KINDS
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete
 
@@ -68,19 +67,27 @@ class OfDictionary(nnx.Module):
         return self.gain[...] * observation["speed"] @ self.kernel[...]
 
 
-CASES: dict[str, tuple[Any, EncoderLayers, int]] = {  # space, layers, and the length of the features
-    "flatten": (MIXED, EncoderLayers(), 216 + 4 + 6 + 2),
-    "one_hot": (CELLS, EncoderLayers(), 5 * 6 * 2 * 6),
-    "mlp": (MIXED, EncoderLayers(features=(7, 5)), 5),
-    "mlp_each": (MIXED, EncoderLayers(features=(5,)), 20),
-    "cnn": (MIXED, EncoderLayers(layer_norm=True, activation="silu"), 128 + 4 + 6 + 2),
-    "resnet": (MIXED, EncoderLayers(channels=(2, 3), blocks=1, features=(6,)), 6 + 4 + 6 + 2),
-    "set": (MIXED, EncoderLayers(features=(4,)), 216 + 4 + 8 + 2),
-    "cnn,mlp": (CELLS, EncoderLayers(features=(7,)), 7),
-    "resnet,mlp,mlp": (IMAGE, EncoderLayers(channels=(2,), features=(7,)), 7),
-    f"mlp,{__name__}:Scaled": (MIXED, EncoderLayers(features=(5,)), 10),
-    f"{__name__}:Wide": (MIXED, EncoderLayers(), 3),
-    f"{__name__}:Wide,mlp": (MIXED, EncoderLayers(features=(4,)), 4),
+def layers(channels=None, kernels=None, strides=None, features=None, **others):
+    """Settings by their names without `encoder_`."""
+    given = dict(channels=channels, kernels=kernels, strides=strides, features=features, **others)
+    return TorsoConfig(
+        **{name if name == "channels_first" else f"encoder_{name}": x for name, x in given.items()}
+    )
+
+
+CASES: dict[str, tuple[Any, TorsoConfig, int]] = {  # space, layers, and the length of the features
+    "flatten": (MIXED, layers(), 216 + 4 + 6 + 2),
+    "one_hot": (CELLS, layers(), 5 * 6 * 2 * 6),
+    "mlp": (MIXED, layers(features=(7, 5)), 5),
+    "mlp_each": (MIXED, layers(features=(5,)), 20),
+    "cnn": (MIXED, layers(layer_norm=True, activation="silu"), 128 + 4 + 6 + 2),
+    "resnet": (MIXED, layers(channels=(2, 3), blocks=1, features=(6,)), 6 + 4 + 6 + 2),
+    "set": (MIXED, layers(features=(4,)), 216 + 4 + 8 + 2),
+    "cnn,mlp": (CELLS, layers(features=(7,)), 7),
+    "resnet,mlp,mlp": (IMAGE, layers(channels=(2,), features=(7,)), 7),
+    f"mlp,{__name__}:Scaled": (MIXED, layers(features=(5,)), 10),
+    f"{__name__}:Wide": (MIXED, layers(), 3),
+    f"{__name__}:Wide,mlp": (MIXED, layers(features=(4,)), 4),
 }
 
 
@@ -97,14 +104,17 @@ def drawn(space, batch_shape, seed=0):
 
 
 def test_every_kind_is_among_the_cases():
-    assert set(KINDS) == {name for name in CASES if "," not in name and ":" not in name}
+    assert (
+        set(KINDS) == set(torsos.ENCODERS) == {name for name in CASES if "," not in name and ":" not in name}
+    )
 
 
+@pytest.mark.quick("tests.nets.test_torsos:Wide,mlp")
 @pytest.mark.parametrize("name", CASES)
 def test_every_torso_gives_features_of_any_batch_and_gradients(name):
-    space, layers, width = CASES[name]
-    check_torsos(space, name, layers)
-    torso = torsos.build(space, name, layers, key=KEY)
+    space, config, width = CASES[name]
+    check_torsos(space, name, config)
+    torso = torsos.build(space, name, config, key=KEY)
     assert torso.num_features == width
     alone = drawn(space, ())
     assert torso(alone).shape == (width,)
@@ -121,37 +131,37 @@ def test_every_torso_gives_features_of_any_batch_and_gradients(name):
 
 def test_a_name_is_chosen_and_named_again():
     for name in (*CASES, None):
-        assert torsos.name_of(torsos.choose(name)) == name
-    assert torsos.choose(["cnn", "mlp"]) == torsos.choose(" cnn , mlp ")
-    assert torsos.name_of(torsos.choose(Scaled)) is Scaled
-    assert torsos.name_of(torsos.choose(("mlp", Scaled))) == f"mlp,{__name__}:Scaled"
-    assert torsos.choose([Wide(width=5), "mlp"]).first.width == 5
+        assert torso_choice.name_of(torso_choice.choose(name)) == name
+    assert torso_choice.choose(["cnn", "mlp"]) == torso_choice.choose(" cnn , mlp ")
+    assert torso_choice.name_of(torso_choice.choose(Scaled)) is Scaled
+    assert torso_choice.name_of(torso_choice.choose(("mlp", Scaled))) == f"mlp,{__name__}:Scaled"
+    assert torso_choice.choose([Wide(width=5), "mlp"]).first.width == 5
 
 
 def test_only_mlp_takes_the_features_in_a_row_that_has_one():
-    layers = EncoderLayers(channels=(2,), kernels=(3,), strides=(2,), features=(6, 5))
-    row = torsos.build(IMAGE, "cnn,mlp", layers, key=KEY)
+    config = layers(channels=(2,), kernels=(3,), strides=(2,), features=(6, 5))
+    row = torsos.build(IMAGE, "cnn,mlp", config, key=KEY)
     cnn, mlp = row.modules
     assert cnn.num_features == 128 and len(cnn.pictures[0].convs) == 1  # what fits an image of this size
     assert [layer.kernel.shape for layer in mlp.torsos[0].layers] == [(6, 128), (5, 6)]
-    alone = torsos.build(IMAGE, "cnn", layers, key=KEY)
+    alone = torsos.build(IMAGE, "cnn", config, key=KEY)
     assert alone.num_features == 5
 
 
+@pytest.mark.quick("cnn-False")
 @pytest.mark.parametrize("kind, cells", [("cnn", False), ("cnn", True), ("resnet", False)])
 def test_channels_first_equals_channels_last_on_the_transposed_observation(kind, cells):
     space = CELLS if cells else IMAGE
     turned = Box(*(np.transpose(x, (2, 0, 1)) for x in (space.low, space.high)), dtype=space.dtype)
-    layers = EncoderLayers(features=(6,))
-    last = torsos.build(space, kind, layers, key=KEY)
-    first = torsos.build(turned, kind, layers._replace(channels_first=True), key=KEY)
+    last = torsos.build(space, kind, layers(features=(6,)), key=KEY)
+    first = torsos.build(turned, kind, layers(features=(6,), channels_first=True), key=KEY)
     observation = drawn(space, (2, 3))
     np.testing.assert_array_equal(first(jnp.moveaxis(observation, -1, -3)), last(observation))
     with pytest.raises(ShoalError, match="must end in"):
         first(observation)
     message = r"encoder='cnn' needs an observation \[channels, height, width\]"
     with pytest.raises(ShoalError, match=message):
-        check_torsos(Box(-1.0, 1.0, (3,)), "cnn", EncoderLayers(channels_first=True))
+        check_torsos(Box(-1.0, 1.0, (3,)), "cnn", layers(channels_first=True))
 
 
 def test_the_resnet_is_the_published_architecture():
@@ -230,16 +240,16 @@ def test_a_torso_without_parameters_is_one():
 
 
 @pytest.mark.parametrize(
-    "space, encoder, layers, sentence",
+    "space, encoder, given, sentence",
     [
         (VECTOR, NoWidth, {}, "torso NoWidth has num_features=None; it must be a whole number of at least 1"),
         (
             VECTOR,
             WrongWidth,
             {},
-            r"torso WrongWidth gives features of shape \(3, 2, 2\) .* must be \(3, 2, 3\)",
+            r"returns features of float32\[3, 2, 2\] for .* must return float32\[3, 2, 3\], since num_features=3",
         ),
-        (VECTOR, Whole, {}, "torso Whole gives features of int32; they must be floats"),
+        (VECTOR, Whole, {}, r"returns features of int32\[3, 2, 2\] for .* must return float32"),
         (VECTOR, Silent, {}, r"torso Silent cannot be called; it needs __call__\(observation\)"),
         (VECTOR, TakesNoKey, {}, r"torso TakesNoKey cannot be built as TakesNoKey\(space, key=key\)"),
         (
@@ -268,9 +278,9 @@ def test_a_torso_without_parameters_is_one():
     ],
     ids=str,
 )
-def test_bad_torsos_are_refused_in_a_sentence(space, encoder, layers, sentence):
+def test_bad_torsos_are_refused_in_a_sentence(space, encoder, given, sentence):
     with pytest.raises(ShoalError, match=sentence) as error:
-        check_torsos(space, encoder, EncoderLayers(**layers))
+        check_torsos(space, encoder, layers(**given))
     assert "\n" not in str(error.value)
 
 
@@ -287,28 +297,30 @@ def test_actor_and_critic_have_torsos_of_their_own_and_see_what_is_theirs():
     shown = {name: x for name, x in observation.items() if name != "rows"}
     assert built.actor(shown).logits.shape == (3, 2) and built.value(observation).shape == (3,)
     same = NetworkConfig(encoder=f"{__name__}:Wide", critic_encoder=f"{__name__}:Wide")
-    assert torsos.name_of(same.critic_encoder) is None and same.of_critic is same.encoder
+    assert torso_choice.name_of(same.critic_encoder) is None and same.of_critic is same.encoder
     with pytest.raises(ShoalError, match="width=13 is unlucky"):
         NetworkConfig(encoder=Wide(width=13)).validate()
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("memory", [False, True])
 def test_initial_weights_have_the_kinds_and_scales_of_torso_and_heads(memory):
     spec = EnvSpec(Box(-1.0, 1.0, (6,)), Discrete(4))
     style = dict(
         initialiser="he_uniform",
-        scale=3.0,
-        out_initialiser="lecun_uniform",
+        hidden_scale=3.0,
+        head_initialiser="lecun_uniform",
         policy_scale=2.0,
         value_scale=0.5,
     )
     if memory:
-        core = CoreOptions("gru", 8)
-        network = RecurrentActorCritic(spec, core, actor_sizes=(50,), head_sizes=(20,), key=KEY, **style)
+        network = NetworkConfig(core="gru", core_size=8, hidden_sizes=(50,), head_sizes=(20,), **style).build(
+            spec, KEY
+        )
         hidden = [part.torso.mlp for part in (network.actor,)] + [network.critic.torso[0].mlp]
         hidden += [network.actor.mlp, network.critic.mlp]
     else:
-        network = ActorCritic(spec, actor_sizes=(50, 20), key=KEY, **style)
+        network = NetworkConfig(hidden_sizes=(50, 20), **style).build(spec, KEY)
         hidden = [network.actor.mlp, network.critic.mlp]
     for layer in (layer for mlp in hidden for layer in mlp.layers):
         bound = 3.0 * math.sqrt(6 / layer.kernel.shape[1])  # variance 2 / fan_in of a uniform distribution
@@ -317,6 +329,6 @@ def test_initial_weights_have_the_kinds_and_scales_of_torso_and_heads(memory):
         kernel = mlp.projection[0].kernel
         bound = scale * math.sqrt(3 / kernel.shape[1])
         assert 0.7 * bound < np.abs(kernel).max() <= bound * (1 + 1e-6)
-    shared = ActorCritic(spec, shared=True, actor_sizes=(20,), key=KEY, **style)
+    shared = NetworkConfig(shared_torso=True, hidden_sizes=(20,), **style).build(spec, KEY)
     bound = 0.5 * math.sqrt(3 / 20)
     assert 0.7 * bound < np.abs(shared.critic.mlp.projection[0].kernel).max() <= bound * (1 + 1e-6)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +28,7 @@ from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
+Windows = Sequence[int | Sequence[int]]
 
 MAX_LOOKUP_CODES = (
     1024  # that a cell may hold, up to which a table of what each contributes to a convolution is worth it
@@ -56,8 +56,8 @@ class CNN(nnx.Module):
         self,
         in_shape: Sequence[int],
         channels: Sequence[int] = (32, 64, 64),
-        kernels: Sequence[int | Sequence[int]] = (8, 4, 3),
-        strides: Sequence[int | Sequence[int]] = (4, 2, 1),
+        kernels: Windows = (8, 4, 3),
+        strides: Windows = (4, 2, 1),
         *,
         padding: Padding = "valid",
         channels_first: bool = False,
@@ -144,8 +144,8 @@ class GridCNN(nnx.Module):
         *,
         embedding: int = 16,
         channels: Sequence[int] = (16, 32, 64),
-        kernels: int | Sequence[int | Sequence[int]] = 2,
-        strides: int | Sequence[int | Sequence[int]] = 1,
+        kernels: int | Windows = 2,
+        strides: int | Windows = 1,
         sizes: Sequence[int] = (),
         out_features: int | None = None,
         activation: str = "relu",
@@ -236,7 +236,7 @@ Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, stri
 
 
 def _layers(
-    owner: str, image: Image, channels: Any, kernels: Any, strides: Any, padding: Padding
+    owner: str, image: Image, channels: Sequence[int], kernels: Windows, strides: Windows, padding: Padding
 ) -> list[Layer]:
     """Compute the shape of each convolution's kernel, its strides, and the image that it makes."""
     if padding not in ("valid", "same"):

@@ -26,7 +26,7 @@ class Ensemble(nnx.Module):
     Methods"; more as in Chen et al. 2021, "Randomized Ensembled Double Q-Learning".
     """
 
-    def __init__(self, build: Callable[[Array], Any], size: int = 2, *, key: Array):
+    def __init__(self, build: Callable[[Array], object], size: int = 2, *, key: Array):
         if not isinstance(size, int) or size < 1:
             raise ShoalError(f"size={size} of an Ensemble must be an integer of at least 1.")
         self.size = size
@@ -41,7 +41,7 @@ class Ensemble(nnx.Module):
         """Return one member."""
         return jax.tree.map(lambda leaf: leaf[index], self.members)
 
-    def __call__(self, *inputs: Any, key: Array | None = None) -> Any:
+    def __call__(self, *inputs: object, key: Array | None = None) -> Any:
         """Apply all members, with a leading axis of members in the results; each noisy member gets its own key."""
         if key is None or not self.noisy:
             return jax.vmap(lambda member: member(*inputs))(self.members)

@@ -79,8 +79,8 @@ class PolicyAndValue(nnx.Module):
     def __init__(
         self,
         in_features: int,
-        policy_head: Any,
-        value_head: Any,
+        policy_head: object,
+        value_head: object,
         *,
         policy_sizes: Sequence[int] = (),
         value_sizes: Sequence[int] = (),

@@ -255,7 +255,7 @@ def _apply_mask(distribution: Any, action_mask: Array | None) -> Any:
     return distribution if action_mask is None else masked(distribution, action_mask)
 
 
-def _restrict(distribution: Any, action_mask: Array | None) -> Any:
+def _restrict(distribution: object, action_mask: Array | None) -> Any:
     """Restrict a distribution over the numbers of a Box to those that an agent's role has."""
     return distribution if action_mask is None else Restricted(distribution, action_mask)
 

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_frames
 from shoal.config.struct import named_leaves, path_name
-from shoal.nets import torsos
+from shoal.nets import torso_choice, torsos
 from shoal.nets.composition import is_noisy
-from shoal.nets.encoders import DEFAULT_LAYERS, EncoderLayers, check_encoder
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.noisy import with_noise
 from shoal.nets.output_check import check_action_values, check_policy, check_value
-from shoal.nets.torsos import Kind
+from shoal.nets.torso_choice import Kind
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import Array, EnvSpec, PyTree
+from shoal.types.contract import require_array
 from shoal.types.spaces import Box, Dict, Space, zeros
 
 
@@ -59,7 +60,7 @@ def check_network(
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
         check_sequences(network, spec, name, kind, **shows)
     else:
-        _check_outputs(network, spec, name, kind)
+        _check_outputs(network, spec, kind)
 
 
 @reports_user_code
@@ -84,40 +85,41 @@ def check_torso(torso_class: Callable[..., Any], space: Space) -> None:
     _check_tree(torso_class, space, name, torso)
     _check_noise(torso, name)
     features = jax.eval_shape(lambda torso, o: torso(o), torso, _zeros(space, batch_shape))
-    shape = getattr(features, "shape", None)
-    if shape != (*batch_shape, width):
-        raise ShoalError(
-            f"{name} gives features of shape {features if shape is None else shape} for observations with leading "
-            f"axes {batch_shape}; it must be {(*batch_shape, width)}, since num_features={width}."
-        )
-    if not jnp.issubdtype(features.dtype, jnp.floating):
-        raise ShoalError(
-            f"{name} gives features of {features.dtype}; they must be floats, to have a gradient."
-        )
+    dtype = getattr(features, "dtype", "")
+    require_array(
+        torso,
+        features,
+        (*batch_shape, width),
+        str(dtype) if jnp.issubdtype(dtype or float, jnp.floating) else "float32",
+        what="features",
+        given=f"observations with the leading axes {list(batch_shape)}",
+        why=f"since num_features={width} and features have a gradient",
+    )
 
 
 def check_torsos(
-    space: Space, encoder: Any, layers: EncoderLayers = DEFAULT_LAYERS, name: str = "encoder"
+    space: Space, encoder: object, config: TorsoConfig | None = None, name: str = "encoder"
 ) -> None:
     """Require that torsos can be built for a space and fit each other.
 
     Raises:
       ShoalError: the first one cannot; the sentence says why.
     """
-    parts = torsos.torsos_of(encoder)
-    for index, (torso, own_layers) in enumerate(zip(parts, torsos.layers_of(parts, layers), strict=True)):
+    parts = torso_choice.torsos_of(encoder)
+    configs = torsos.configs_of(parts, config or TorsoConfig())
+    for index, (torso, own_config) in enumerate(zip(parts, configs, strict=True)):
         if not isinstance(torso, Kind):
             check_torso(Builder(torso), space)
         elif index and torso.name != "mlp":
             raise ShoalError(
-                f"{name}={torsos.name_of(encoder)!r} has {torso.name!r} after another torso, whose features are a "
-                "vector; only 'mlp', or a torso of your own, can follow one."
+                f"{name}={torso_choice.name_of(encoder)!r} has {torso.name!r} after another torso, whose features are "
+                "a vector; only 'mlp', or a torso of your own, can follow one."
             )
         else:
-            check_encoder(space, torso.name, own_layers, name)
+            torsos.encoder_of(torso, name).check(space, own_config, name)
         if index < len(parts) - 1:
             shapes = jax.eval_shape(
-                functools.partial(torsos.build, space, torso, own_layers), key=jax.random.key(0)
+                functools.partial(torsos.build, space, torso, own_config), key=jax.random.key(0)
             )
             space = Box(-math.inf, math.inf, (shapes.num_features,))
 
@@ -127,7 +129,7 @@ class Builder:
 
     def __init__(self, built: Any):
         given = getattr(built, "torso_class", None) or getattr(built, "network_class", None)
-        named = type(built) if given is None else torsos.imported(given)
+        named = type(built) if given is None else torso_choice.imported(given)
         self.settings, self.__name__ = built, getattr(named, "__name__", repr(named))
 
     def __call__(self, space: Any, *, key: Array) -> PyTree:
@@ -156,16 +158,16 @@ def _check_methods(network: Any, name: str, methods: tuple[str, ...]) -> None:
             )
 
 
-def _check_outputs(network: Any, spec: EnvSpec, name: str, kind: str) -> None:
+def _check_outputs(network: Any, spec: EnvSpec, kind: str) -> None:
     """Check the outputs of a network without memory for observations with two leading axes."""
     lead = (3, 2)
 
     def run(network: Any, observation: Any) -> None:
         if kind:
-            check_action_values(f"{name}: 'values'", network.values(observation), lead, spec, kind)
+            check_action_values(network.values, network.values(observation), lead, spec, kind)
         else:
-            check_value(f"{name}: 'value'", network.value(observation), lead)
-            check_policy(f"{name}: 'policy'", network.policy(observation, None), lead, spec)
+            check_value(network.value, network.value(observation), lead)
+            check_policy(network.policy, network.policy(observation, None), lead, spec)
 
     jax.eval_shape(run, network, _zeros(spec.observation_space, lead))
 

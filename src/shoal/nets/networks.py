@@ -4,43 +4,26 @@ What `network` names is a struct whose fields are the network's settings and who
 class of networks without settings, built as `Class(spec, key=key)`, stands within `NetworkClass`.
 """
 
-import functools
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 
-from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name
 from shoal.config import settings, struct
-from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
-from shoal.config.struct import parameter
-from shoal.nets import torsos
-from shoal.nets.activations import activation
+from shoal.nets import torso_choice
 from shoal.nets.actor_critic import ActorCritic
-from shoal.nets.joint import JointActorCritic
+from shoal.nets.actor_critic_config import ActorCriticConfig, DistributionName
+from shoal.nets.joint import JointNetwork
 from shoal.nets.memory.recurrent import RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import Builder, check_network, check_torsos
-from shoal.nets.torso_config import (
-    CORE_NEEDS,
-    CORE_SETTINGS,
-    MAX_LAYERS,
-    CoreConfig,
-    check_torso,
-    encoder_needs,
-)
-from shoal.nets.torsos import Kind, TorsoSettings, imported
-from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
+from shoal.nets.torso_choice import imported
+from shoal.nets.torso_config import CoreConfig
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, EnvSpec, PyTree
 
 # The last layer of the value in each of Shoal's own networks, by the name of its leaves.
 VALUE_LAYER = "critic/mlp/projection/0/"
-
-Distribution = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
-_CONTINUOUS = Needs("action_space", kinds=("Box",))
-_NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 
 
 class NetworkSettings(Protocol):
@@ -52,180 +35,17 @@ class NetworkSettings(Protocol):
 
 
 @struct.struct
-class NetworkConfig(CoreConfig):
+class NetworkConfig(ActorCriticConfig):
     """The settings of Shoal's own actor and critic, with memory or without."""
 
-    needs: ClassVar[Table] = {
-        **dict.fromkeys(("critic_hidden_sizes", "critic_encoder"), (Needs("shared_torso", (False,)),)),
-        **CORE_NEEDS,
-        **encoder_needs("encoder", "critic_encoder"),
-        **dict.fromkeys(("value_low", "value_high", "value_atoms"), (Needs("value_head", ("categorical",)),)),
-        "state_dependent_std": (_CONTINUOUS, _NORMAL),
-        "initial_std": (_CONTINUOUS, _NORMAL),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("hidden_sizes", "core"),
-        "network": (
-            *("critic_hidden_sizes", "activation", "layer_norm", "shared_torso"),
-            *("encoder", "critic_encoder", "encoder_channels", "encoder_kernels", "encoder_strides"),
-            *("encoder_padding", "encoder_embedding", "encoder_blocks", "encoder_features", "encoder_heads"),
-            *("encoder_activation", "encoder_layer_norm", "channels_first"),
-            *("initialiser", "hidden_scale", "head_initialiser", "policy_scale", "value_scale"),
-            *("value_head", "value_low", "value_high", "value_atoms"),
-        ),
-        "memory": CORE_SETTINGS,
-        "actions": ("distribution", "state_dependent_std", "initial_std"),
-    }
-
-    critic_hidden_sizes: tuple[int, ...] | None = parameter(
-        None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS
-    )
-    """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
-    shared_torso: bool = False
-    """Shares one torso between actor and critic in place of one each."""
-    critic_encoder: TorsoSettings = settings.chosen(
-        Kind(""), functools.partial(torsos.choose, setting="critic_encoder"), torsos.name_of
-    )
-    """Gives the critic another encoder, named as encoder is; None uses encoder."""
-    policy_scale: float = parameter(0.01, above=0.0, initial=True)
-    """Scales the initial weights of the policy's last layer by this."""
-    value_scale: float = parameter(1.0, above=0.0, initial=True)
-    """Scales the initial weights of the value's last layer by this."""
-    value_head: Literal["scalar", "categorical"] = "scalar"
-    """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
-    (value_loss hl_gauss or two_hot)."""
-    # Static, as value_high: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
-    value_low: float | None = parameter(None, static=True)
-    """Sets the lowest value that a categorical critic can predict; it has no default."""
-    value_high: float | None = parameter(None, static=True)
-    """Sets the highest value that a categorical critic can predict; it has no default."""
-    value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX)
-    """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
-    distribution: Distribution = "auto"
-    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
-    state_dependent_std: bool = False
-    """Makes the standard deviation an output of the network instead of a free parameter."""
-    # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
-    initial_std: float = parameter(1.0, above=0.0, static=True)
-    """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
-
-    def __post_init__(self) -> None:
-        """Choose the torsos that are given by name."""
-        CoreConfig.__post_init__(self)
-        self._choose("critic_encoder")
-        if torsos.name_of(self.critic_encoder) == torsos.name_of(self.encoder):  # one struct of settings
-            object.__setattr__(self, "critic_encoder", Kind(""))
-
-    @property
-    def encoder_kinds(self) -> set[str]:
-        """The names of Shoal's own torsos among those of actor and critic."""
-        return torsos.kinds_of(self.encoder) | torsos.kinds_of(self.critic_encoder)
-
-    @property
-    def of_critic(self) -> TorsoSettings:
-        """The torso of the critic."""
-        return self.encoder if self.critic_encoder == Kind("") else self.critic_encoder
-
-    @property
-    def critic_sizes(self) -> tuple[int, ...]:
-        """The widths of the critic's hidden layers."""
-        return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
-
-    def build(self, spec: EnvSpec, key: Array) -> PyTree:
+    def build(
+        self, spec: EnvSpec, key: Array
+    ) -> ActorCritic | RecurrentActorCritic | SharedRecurrentActorCritic:
         """Build a new network with `policy`, `value` and `policy_and_value`, or with a memory."""
-        common: dict[str, Any] = dict(
-            actor_sizes=self.hidden_sizes,
-            critic_sizes=self.critic_sizes,
-            activation=self.activation,
-            layer_norm=self.layer_norm,
-            distribution=self.distribution,
-            state_dependent_std=self.state_dependent_std,
-            initial_std=self.initial_std,
-            encoder=self.encoder,
-            encoder_layers=self.encoder_layers,
-            critic_encoder=self.of_critic,
-            initialiser=self.initialiser,
-            scale=self.hidden_scale,
-            out_initialiser=self.head_initialiser,
-            policy_scale=self.policy_scale,
-            value_scale=self.value_scale,
-            value_head=self.head_of_value(),
-            key=key,
-        )
         if self.core == "none":
-            return ActorCritic(spec, shared=self.shared_torso, **common)
+            return ActorCritic(spec, self, key=key)
         recurrent = SharedRecurrentActorCritic if self.shared_torso else RecurrentActorCritic
-        return recurrent(spec, self.core_options(spec), head_sizes=self.head_sizes, **common)
-
-    def head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
-        """Make the head of the critic.
-
-        Raises:
-          ShoalError: a categorical one lacks its bounds, or they are not in order.
-        """
-        if self.value_head == "scalar":
-            return ScalarValueHead()
-        low, high = self.value_low, self.value_high
-        if low is None or high is None or not low < high:
-            raise ShoalError(
-                f"value_head='categorical' cannot have value_low={low} and value_high={high}; it needs two bounds of "
-                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0."
-            )
-        return CategoricalValueHead(low, high, self.value_atoms)
-
-    def validate(self) -> None:
-        """Require that the settings fit each other.
-
-        Raises:
-          ShoalError: the first that does not.
-        """
-        CoreConfig.validate(self)
-        check_torso(self.critic_encoder)
-        self.head_of_value()
-
-
-@struct.struct
-class JointNetwork:
-    """The settings of `shoal.nets.joint.JointActorCritic`: attention between the agents of a world."""
-
-    sees_all_agents: ClassVar[bool] = True
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "network": ("hidden_sizes", "attention_heads", "activation"),
-        "actions": ("distribution",),
-    }
-
-    hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
-    """Gives the torso of each agent hidden layers of these widths."""
-    attention_heads: int = parameter(4, low=1, high=LARGEST_INDEX)
-    """Lets an agent attend to the others with this many heads, which divide the width of the last hidden layer."""
-    activation: str = "tanh"
-    """Applies this activation, by its name, after each hidden layer."""
-    distribution: Distribution = "auto"
-    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
-
-    def build(self, spec: EnvSpec, key: Array) -> JointActorCritic:
-        """Build a new network."""
-        return JointActorCritic(
-            spec,
-            sizes=self.hidden_sizes,
-            heads=self.attention_heads,
-            activation=self.activation,
-            distribution=self.distribution,
-            key=key,
-        )
-
-    def validate(self) -> None:
-        """Require that the settings fit each other.
-
-        Raises:
-          ShoalError: the first that does not.
-        """
-        activation(self.activation)
-        if not self.hidden_sizes or self.hidden_sizes[-1] % self.attention_heads:
-            raise ShoalError(
-                f"attention_heads={self.attention_heads} do not divide the width of the last hidden layer, "
-                f"hidden_sizes={self.hidden_sizes}."
-            )
+        return recurrent(spec, self, key=key)
 
 
 @struct.struct
@@ -266,9 +86,9 @@ class ClassOfNetworks:
 class NetworkClass(ClassOfNetworks):
     """A class of actor-critics without settings of its own."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {"actions": ("distribution",)}
+    group: ClassVar[str] = "actions"
 
-    distribution: Distribution = "auto"
+    distribution: DistributionName = "auto"
     """Says in which form the network's policy samples actions for the environment; auto uses what fits the
     action space: categorical, or normal for a Box."""
 
@@ -280,7 +100,7 @@ OWN = {
 }
 
 
-def choose(network: Any) -> Any:
+def choose(network: object) -> Any:
     """Return the settings of a network, given by its name or its class, or themselves.
 
     Raises:
@@ -290,10 +110,10 @@ def choose(network: Any) -> Any:
     name = import_name(value) if isinstance(value, type) else value
     if isinstance(name, str) and name in OWN:
         return OWN[name]()
-    return torsos.struct_or_class("network", network, NetworkClass, "network", "spec, key")
+    return torso_choice.struct_or_class("network", network, NetworkClass, "network", "spec, key")
 
 
-def name_of(network: Any) -> Any:
+def name_of(network: object) -> Any:
     """Return the name by which `choose` finds a network's settings again; for a class given itself, the class."""
     if isinstance(network, NetworkClass):
         return network.network_class
@@ -347,7 +167,7 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
             name = "encoder" if network.of_critic is network.encoder else "critic_encoder"
             encoders.append((name, spec.of_critic, network.of_critic))
         for name, of_whom, encoder in encoders:
-            check_torsos(of_whom.observation_space, encoder, network.encoder_layers, name)
+            check_torsos(of_whom.observation_space, encoder, network, name)
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():

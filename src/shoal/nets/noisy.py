@@ -10,7 +10,6 @@ from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.config.struct import named_leaves, with_named_leaves
-from shoal.nets.composition import is_noisy
 from shoal.nets.mlp import MLP, Dense
 from shoal.types import PyTree
 
@@ -120,7 +119,7 @@ def has_noise(network: PyTree) -> bool:
 
 
 def _samples_noise(module: Any) -> bool:
-    return is_noisy(module) and hasattr(module, "sample")
+    return getattr(module, "noisy", False) and hasattr(module, "sample")
 
 
 def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

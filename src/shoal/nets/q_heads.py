@@ -142,7 +142,7 @@ class ContinuousQ(nnx.Module):
         action_size: int,
         sizes: Sequence[int] = (256, 256),
         *,
-        head: Any = None,
+        head: object = None,
         scale: float = 1.0,
         activation: str = "relu",
         layer_norm: bool = False,

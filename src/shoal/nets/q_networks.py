@@ -17,7 +17,7 @@ from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
-from shoal.nets import torsos
+from shoal.nets import torso_choice, torsos
 from shoal.nets.composition import Chain
 from shoal.nets.headed import Headed
 from shoal.nets.memory.recurrent import Carry, RecurrentTorso
@@ -25,8 +25,9 @@ from shoal.nets.memory.sequences import NetworkInputs, has_memory
 from shoal.nets.network_check import Builder, check_network, check_torsos
 from shoal.nets.networks import ClassOfNetworks, NetworkSettings
 from shoal.nets.noisy import NoisyMLP
+from shoal.nets.outputs import Value
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
-from shoal.nets.torso_config import CORE_SETTINGS, CoreConfig
+from shoal.nets.torso_config import CoreConfig
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
 
@@ -38,31 +39,8 @@ _CATEGORICAL = Needs("values", ("categorical",))
 class QNetworkConfig(CoreConfig):
     """The settings of Shoal's own network of action values."""
 
-    needs: ClassVar[Table] = {
-        **CoreConfig.needs,
-        **dict.fromkeys(("num_atoms", "v_min", "v_max"), (_CATEGORICAL,)),
-        "num_quantiles": (Needs("values", ("quantile",)),),
-        "noisy_sigma": (Needs("noisy", (True,)),),
-        **dict.fromkeys(("initialiser", "head_initialiser"), (Needs("noisy", (False,)),)),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("hidden_sizes",),
-        "network": (
-            *("values", "num_atoms", "v_min", "v_max", "num_quantiles", "dueling", "noisy", "noisy_sigma"),
-            *(
-                "activation",
-                "layer_norm",
-                "encoder",
-                "encoder_channels",
-                "encoder_kernels",
-                "encoder_strides",
-            ),
-            *("encoder_padding", "encoder_embedding", "encoder_blocks", "encoder_features", "encoder_heads"),
-            *("encoder_activation", "encoder_layer_norm", "channels_first"),
-            *("initialiser", "hidden_scale", "head_initialiser", "value_scale"),
-        ),
-        "memory": ("core", *CORE_SETTINGS),
-    }
+    group: ClassVar[str] = "network"
+    needs: ClassVar[Table] = dict.fromkeys(("initialiser", "head_initialiser"), (Needs("noisy", (False,)),))
 
     hidden_sizes: tuple[int, ...] = (120, 84)
     """Gives the network hidden layers of these widths."""
@@ -71,20 +49,20 @@ class QNetworkConfig(CoreConfig):
     values: Literal["expected", "categorical", "quantile"] = "expected"
     """Predicts of each action its expected return, the distribution of the return over fixed numbers (C51), or
     quantiles of the return (QR-DQN)."""
-    num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX)
+    num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
     """Predicts distributions over this many numbers from v_min to v_max (values categorical)."""
     # Static, as v_max: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
-    v_min: float = parameter(-100.0, static=True)
+    v_min: float = parameter(-100.0, static=True, needs=_CATEGORICAL)
     """Sets the lowest return that a distribution may have (values categorical)."""
-    v_max: float = parameter(100.0, static=True)
+    v_max: float = parameter(100.0, static=True, needs=_CATEGORICAL)
     """Sets the highest return that a distribution may have (values categorical)."""
-    num_quantiles: int = parameter(200, low=1, high=LARGEST_INDEX)
+    num_quantiles: int = parameter(200, low=1, high=LARGEST_INDEX, needs=Needs("values", ("quantile",)))
     """Predicts this many quantiles of each return (values quantile)."""
     dueling: bool = False
     """Predicts the value of a state and advantages of the actions, of which each action's value is made."""
     noisy: bool = False
     """Makes the layers after the encoder noisy, with learned deviations of the weights, in place of random actions."""
-    noisy_sigma: float = parameter(0.5, above=0.0, initial=True)
+    noisy_sigma: float = parameter(0.5, above=0.0, initial=True, needs=Needs("noisy", (True,)))
     """Starts the deviations of noisy weights with this, divided by the root of the number of inputs (noisy)."""
     value_scale: float = parameter(1.0, above=0.0, initial=True)
     """Scales the initial weights of the last layer by this."""
@@ -93,7 +71,7 @@ class QNetworkConfig(CoreConfig):
         """Build a new network for an environment of discrete actions."""
         return (RecurrentQNetwork if self.has_memory else QNetwork)(spec, self, key=key)
 
-    def head(self, num_actions: int) -> Any:
+    def head(self, num_actions: int) -> DistributionalQHead | QuantileQHead | DuelingQHead | QHead:
         """Make the head for the values of this many actions."""
         if self.values == "categorical":
             return DistributionalQHead(
@@ -119,7 +97,7 @@ class QNetworkConfig(CoreConfig):
 
 def _layers(
     config: QNetworkConfig, spec: EnvSpec, in_features: int, sizes: tuple[int, ...], key: Array
-) -> Any:
+) -> Chain | Headed:
     """Make the layers from features to the values of actions, noisy ones if so configured."""
     head = config.head(spec.action_space.n)  # type: ignore[union-attr]
     if config.noisy:
@@ -140,16 +118,6 @@ def _layers(
     )
 
 
-def _style(config: QNetworkConfig) -> dict[str, Any]:
-    """Return the style of the encoder, as `torsos.build` takes it."""
-    return dict(
-        activation=config.activation,
-        layer_norm=config.layer_norm,
-        initialiser=config.initialiser,
-        scale=config.hidden_scale,
-    )
-
-
 class QNetwork(nnx.Module):
     """Encoder, layers and head: observations to values of actions.
 
@@ -159,12 +127,10 @@ class QNetwork(nnx.Module):
     def __init__(self, spec: EnvSpec, config: QNetworkConfig | None = None, *, key: Array):
         config = config or QNetworkConfig()
         encoder_key, layers_key = jax.random.split(key)
-        self.encoder = torsos.build(
-            spec.observation_space, config.encoder, config.encoder_layers, key=encoder_key, **_style(config)
-        )
+        self.encoder = torsos.build(spec.observation_space, config.encoder, config, key=encoder_key)
         self.layers = _layers(config, spec, self.encoder.num_features, config.hidden_sizes, layers_key)
 
-    def values(self, observation: PyTree) -> Any:
+    def values(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values of actions, [..., n]."""
         return self.layers(self.encoder(observation))
 
@@ -174,39 +140,31 @@ class RecurrentQNetwork(nnx.Module):
 
     def __init__(self, spec: EnvSpec, config: QNetworkConfig, *, key: Array):
         torso_key, layers_key = jax.random.split(key)
-        self.torso = RecurrentTorso(
-            spec,
-            config.core_options(spec),
-            sizes=config.hidden_sizes,
-            encoder=config.encoder,
-            encoder_layers=config.encoder_layers,
-            key=torso_key,
-            **_style(config),
-        )
+        self.torso = RecurrentTorso(spec, config, key=torso_key)
         self.layers = _layers(config, spec, self.torso.out_features, config.head_sizes, layers_key)
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """Make the memory of sequences before their first step."""
         return self.torso.initial(batch_shape)
 
-    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any]:
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Value]:
         """Return the memory after the last step, and values of actions at each."""
         return self.unroll(memory, inputs, first)[:2]
 
-    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Any, Carry]:
+    def unroll(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Value, Carry]:
         """Return the same as `apply`, and the memories from before each step, [T, N, ...]."""
         after, features, before = self.torso.unroll(memory, inputs._replace(first=first))
         return after, self.layers(features), before
 
 
-def unroll(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+def unroll(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
     """Return the memory after T steps of N sequences, and the network's output at each; without memory any axes."""
     if not has_memory(inputs):
         return (), network.values(inputs.observation)
     return network.apply(memory, inputs, inputs.first)
 
 
-def step(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+def step(network: object, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
     """Return the memory after one step of N sequences, and the network's output, [N, n]."""
     if not has_memory(inputs):
         return unroll(network, memory, inputs)
@@ -214,14 +172,14 @@ def step(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, A
     return memory, jax.tree.map(lambda x: x[0], output)
 
 
-def expected_values(network: NetworkSettings, output: Any) -> Array:
+def expected_values(network: NetworkSettings, output: Value) -> Array:
     """Return the expected returns of the actions, [..., n], of a network's output."""
     if getattr(network, "values", "expected") == "quantile":
-        return jnp.mean(output, axis=-1)
+        return jnp.mean(expectation(output), axis=-1)
     return expectation(output)
 
 
-def choose(network: Any) -> Any:
+def choose(network: object) -> Any:
     """Return the settings of a network of action values, given by its name or its class, or themselves.
 
     Raises:
@@ -230,10 +188,10 @@ def choose(network: Any) -> Any:
     name = import_name(network) if isinstance(network, type) else network
     if isinstance(name, str) and name == OWN:
         return QNetworkConfig()
-    return torsos.struct_or_class("network", network, ClassOfNetworks, "network", "spec, key")
+    return torso_choice.struct_or_class("network", network, ClassOfNetworks, "network", "spec, key")
 
 
-def name_of(network: Any) -> Any:
+def name_of(network: object) -> Any:
     """Return the name by which `choose` finds a network's settings again; for a class given itself, the class."""
     if isinstance(network, ClassOfNetworks):
         return network.network_class
@@ -247,6 +205,6 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
       ShoalError: it cannot; the sentence says why.
     """
     if isinstance(network, QNetworkConfig):
-        check_torsos(spec.observation_space, network.encoder, network.encoder_layers)
+        check_torsos(spec.observation_space, network.encoder, network)
     else:
         check_network(Builder(network), spec, of_action_values=True)

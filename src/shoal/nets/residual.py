@@ -15,6 +15,7 @@ from shoal.nets.mlp import MLP
 Array = jax.Array
 
 KERNEL, POOL, POOL_STRIDE = (3, 3), (3, 3), (2, 2)
+CHANNELS, SIZES = (16, 32, 32), (256,)  # of the stacks, and of the layers after them
 
 
 class ResidualCNN(nnx.Module):
@@ -34,11 +35,11 @@ class ResidualCNN(nnx.Module):
     def __init__(
         self,
         in_shape: Sequence[int],
-        channels: Sequence[int] = (16, 32, 32),
+        channels: Sequence[int] = CHANNELS,
         *,
         blocks: int = 2,
         channels_first: bool = False,
-        sizes: Sequence[int] = (256,),
+        sizes: Sequence[int] = SIZES,
         out_features: int | None = None,
         activation: str = "relu",
         scale: float = math.sqrt(2),

@@ -1,98 +1,85 @@
 """The settings of a torso: how an observation becomes features, the hidden layers after it, and a recurrent core."""
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
-from shoal.nets import torsos
+from shoal.nets import torso_choice
 from shoal.nets.activations import activation
-from shoal.nets.encoders import EncoderLayers
 from shoal.nets.initialisers import check_initialiser
-from shoal.nets.inputs import num_action_features
 from shoal.nets.memory.cores import check_latches
-from shoal.nets.memory.recurrent import CoreOptions
-from shoal.nets.torsos import Kind, TorsoSettings
-from shoal.types import EnvSpec
+from shoal.nets.torso_choice import Kind, TorsoSettings
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
-CORE_SETTINGS = (
-    *("core_size", "core_layers", "core_outputs", "head_sizes", "latches", "queries"),
-    *("previous_action", "action_embedding", "previous_reward", "previous_observation", "first_flag"),
-)
-CORE_NEEDS: Table = dict.fromkeys(CORE_SETTINGS, (Needs("core", other_than=("none",), such_as="gru"),))
+_CORE = Needs("core", other_than=("none",), such_as="gru")
 
 
-def encoder_needs(*encoders: str) -> Table:
-    """Return the conditions of the settings of encoders: one of those named is of a kind that has the setting."""
-
-    def one_of(*kinds: str) -> tuple[Needs, ...]:
-        return tuple(Needs(name, kinds) for name in encoders)
-
-    return {
-        **dict.fromkeys(
-            ("encoder_kernels", "encoder_strides", "encoder_padding", "encoder_embedding"), (one_of("cnn"),)
-        ),
-        **dict.fromkeys(("encoder_channels", "channels_first"), (one_of("cnn", "resnet"),)),
-        "encoder_blocks": (one_of("resnet"),),
-        **dict.fromkeys(
-            ("encoder_features", "encoder_activation"),
-            (one_of("cnn", "resnet", "mlp", "mlp_each", "set"),),
-        ),
-        "encoder_layer_norm": (one_of("cnn", "mlp", "mlp_each", "set"),),
-        "encoder_heads": (one_of("set"),),
-    }
+def _kinds(*kinds: str) -> Needs:
+    """Say that a setting of encoders is of these kinds of them alone."""
+    return Needs("encoder", kinds)
 
 
-def _layers() -> Any:
-    """Declare one number for each of some layers; None for what fits."""
-    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+def _layers(*kinds: str) -> Any:
+    """Declare one number for each of some layers of an encoder of these kinds; None for what fits."""
+    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_kinds(*kinds))
+
+
+class Style(TypedDict):
+    """The activation of hidden layers, whether each is normalised before it, and how their weights are drawn."""
+
+    activation: str
+    layer_norm: bool
+    scale: float
+    initialiser: str
 
 
 @struct.struct
 class TorsoConfig:
     """The settings of an encoder and of the hidden layers after it."""
 
-    needs: ClassVar[Table] = encoder_needs("encoder")
+    group: ClassVar[str] = "network"
 
-    hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+    hidden_sizes: tuple[int, ...] = parameter(
+        (64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, group="most used"
+    )
     """Gives the network, or actor and critic each, hidden layers of these widths."""
     activation: str = "tanh"
     """Applies this activation, by its name, after each hidden layer."""
     layer_norm: bool = False
     """Normalises each hidden layer before its activation."""
-    encoder: TorsoSettings = settings.chosen(Kind("flatten"), torsos.choose, torsos.name_of)
+    encoder: TorsoSettings = settings.chosen(Kind("flatten"), torso_choice.choose, torso_choice.name_of)
     """Encodes an observation as a vector: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp),
     an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
     for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
     rows (set), or your own as module:Name; several in sequence, with commas, such as cnn,mlp."""
-    encoder_channels: tuple[int, ...] | None = _layers()
+    encoder_channels: tuple[int, ...] | None = _layers("cnn", "resnet")
     """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None uses what fits
     the observation."""
-    encoder_kernels: tuple[int, ...] | None = _layers()
+    encoder_kernels: tuple[int, ...] | None = _layers("cnn")
     """Gives the encoder's convolutions square windows of these sides; None uses what fits the observation."""
-    encoder_strides: tuple[int, ...] | None = _layers()
+    encoder_strides: tuple[int, ...] | None = _layers("cnn")
     """Moves the windows of the encoder's convolutions by these strides; None uses what fits the observation."""
-    encoder_features: tuple[int, ...] | None = _layers()
+    encoder_features: tuple[int, ...] | None = _layers("cnn", "resnet", "mlp", "mlp_each", "set")
     """Gives the encoder dense layers of these widths, after its convolutions or as the MLP (of all, of each entry or of
     each row; where mlp follows another encoder, of mlp alone); None uses what fits the observation."""
-    encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX)
+    encoder_heads: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_kinds("set"))
     """Lets the rows of a set attend to each other with this many heads before they are pooled; 0 disables this."""
-    encoder_padding: Literal["auto", "valid", "same"] = "auto"
+    encoder_padding: Literal["auto", "valid", "same"] = parameter("auto", needs=_kinds("cnn"))
     """Pads images with zeros, so that the encoder's convolutions keep their size except for strides (same), or not
     (valid); auto pads where an image is smaller than the windows."""
-    encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX)
+    encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX, needs=_kinds("cnn"))
     """Embeds each integer of a grid's cells as a vector of this length, before the encoder's convolutions."""
-    encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS)
+    encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS, needs=_kinds("resnet"))
     """Gives each stack of the encoder this many residual blocks."""
-    encoder_activation: str = "auto"
+    encoder_activation: str = parameter("auto", needs=_kinds("cnn", "resnet", "mlp", "mlp_each", "set"))
     """Applies this activation within the encoder; auto uses relu for convolutions, else activation."""
-    encoder_layer_norm: bool = False
+    encoder_layer_norm: bool = parameter(False, needs=_kinds("cnn", "mlp", "mlp_each", "set"))
     """Normalises each layer of the encoder before its activation; layer_norm does not apply to its convolutions."""
-    channels_first: bool = False
+    channels_first: bool = parameter(False, needs=_kinds("cnn", "resnet"))
     """Reads images and grids of cells as [channels, height, width]."""
     initialiser: str = "orthogonal"
     """Draws the initial weights of encoder and hidden layers: orthogonal, or lecun, glorot or he with _normal or
@@ -108,29 +95,22 @@ class TorsoConfig:
 
     def _choose(self, name: str) -> None:
         if not settings.is_nested(value := getattr(self, name)):
-            object.__setattr__(self, name, torsos.choose(value, name))
+            object.__setattr__(self, name, torso_choice.choose(value, name))
 
     @property
     def encoder_kinds(self) -> set[str]:
         """The names of Shoal's own torsos among those of the encoder."""
-        return torsos.kinds_of(self.encoder)
+        return torso_choice.kinds_of(self.encoder)
 
     @property
-    def encoder_layers(self) -> EncoderLayers:
-        """The layers of the encoder, or of the encoders of actor and critic."""
-        return EncoderLayers(
-            self.encoder_channels,
-            self.encoder_kernels,
-            self.encoder_strides,
-            self.encoder_features,
-            self.encoder_heads,
-            self.encoder_activation,
-            self.encoder_layer_norm,
-            self.encoder_padding,
-            self.encoder_embedding,
-            self.encoder_blocks,
-            self.channels_first,
-        )
+    def style(self) -> Style:
+        """The style of hidden layers, as an `MLP` takes it."""
+        return {
+            "activation": self.activation,
+            "layer_norm": self.layer_norm,
+            "scale": self.hidden_scale,
+            "initialiser": self.initialiser,
+        }
 
     def validate(self) -> None:
         """Require that the names are known, and that the settings of an encoder of one's own fit each other.
@@ -148,33 +128,33 @@ class TorsoConfig:
 class CoreConfig(TorsoConfig):
     """The settings of a torso, of a recurrent core after it, and of the layers after that."""
 
-    needs: ClassVar[Table] = {**TorsoConfig.needs, **CORE_NEEDS}
+    group: ClassVar[str] = "memory"
 
-    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = "none"
+    core: Literal["none", "gru", "lstm", "rnn", "mgu", "mingru"] = parameter("none", group="most used")
     """Puts a recurrent core after the hidden layers (of actor and critic each, unless a torso is shared), or none."""
-    core_size: int = parameter(128, low=1, high=LARGEST_INDEX)
+    core_size: int = parameter(128, low=1, high=LARGEST_INDEX, needs=_CORE)
     """Gives the core's hidden state this size."""
-    core_layers: int = parameter(1, low=1, high=MAX_LAYERS)
+    core_layers: int = parameter(1, low=1, high=MAX_LAYERS, needs=_CORE)
     """Stacks this many recurrent layers."""
-    core_outputs: Literal["last", "sum"] = "last"
+    core_outputs: Literal["last", "sum"] = parameter("last", needs=_CORE)
     """Uses the last recurrent layer's output, or the sum of all layers' outputs."""
-    latches: int = parameter(0, low=0, high=LARGEST_INDEX)
+    latches: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
     """Initialises this many units of the core as a memory of the last reward: they keep their state until a reward
     comes, and then store what led to it. Helps to use one episode of a trial in the next; needs previous_reward."""
-    queries: int = parameter(0, low=0, high=LARGEST_INDEX)
+    queries: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
     """Attends from the recurrent state to the cells of an observed grid, by this many queries whose scores the layers
     after the core receive; 0 disables this."""
-    head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
+    head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_CORE)
     """Adds hidden layers of these widths after the core (to actor and critic each)."""
-    previous_action: bool = False
+    previous_action: bool = parameter(False, needs=_CORE)
     """Shows the core the previous action: one-hot, or the numbers of a Box."""
-    action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX)
+    action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
     """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
-    previous_reward: bool = False
+    previous_reward: bool = parameter(False, needs=_CORE)
     """Shows the core the previous reward."""
-    previous_observation: bool = False
+    previous_observation: bool = parameter(False, needs=_CORE)
     """Shows the core the features of the previous observation; with the previous action and reward, a transition."""
-    first_flag: bool = False
+    first_flag: bool = parameter(False, needs=_CORE)
     """Shows the core whether an episode begins."""
 
     @property
@@ -186,22 +166,6 @@ class CoreConfig(TorsoConfig):
     def looks(self) -> bool:
         """Whether the recurrent state attends to the cells of a grid."""
         return self.core != "none" and self.queries > 0
-
-    def core_options(self, spec: EnvSpec) -> CoreOptions:
-        """Choose the core and its inputs."""
-        return CoreOptions(
-            self.core,
-            self.core_size,
-            self.core_layers,
-            self.core_outputs,
-            self.latches,
-            action_size=num_action_features(spec.action_space) if self.previous_action else 0,
-            action_embedding=self.action_embedding,
-            reward=self.previous_reward,
-            first=self.first_flag,
-            previous=self.previous_observation,
-            queries=self.queries,
-        )
 
     def validate(self) -> None:
         """Require that the settings fit each other.
@@ -234,6 +198,6 @@ def check_torso(torso: TorsoSettings) -> None:
     Raises:
       ShoalError: the first that does not.
     """
-    for each in torsos.torsos_of(torso):
+    for each in torso_choice.torsos_of(torso):
         if hasattr(each, "validate"):
             each.validate()

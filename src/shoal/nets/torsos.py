@@ -1,74 +1,44 @@
-"""Torsos by name: one of Shoal's own kinds, a class of your own, or several in a row.
-
-A torso of your own is a class, built as `Class(space, key=key)`, or a struct whose fields are settings and whose
-`build(space, key)` makes one. What is built is a pytree of arrays, such as an `nnx.Module`, with
-
-    num_features                  the length of its features
-    torso(observation)            observations with leading axes [...] -> floats [..., num_features]
-"""
+"""Torsos as modules: one of Shoal's own kinds of encoder, a class of your own, or several in a row."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import numpy as np
 from flax import nnx
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.imports import import_name, import_object
-from shoal.config import settings, struct
 from shoal.nets.composition import Chain
-from shoal.nets.encoders import DEFAULT_LAYERS, KINDS, Encoder, EncoderLayers
+from shoal.nets.encoders.kinds import Encoder, Flatten, OneHot, Perceptron, PerceptronOfEach, Sets
+from shoal.nets.encoders.pictures import Convolutions, Residual
+from shoal.nets.torso_choice import Kind, torsos_of
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import Array, PyTree
 from shoal.types.spaces import Box, Dict, Space
 
+ENCODERS: dict[str, type[Encoder]] = {
+    encoder.kind: encoder
+    for encoder in (Flatten, OneHot, Perceptron, PerceptronOfEach, Convolutions, Residual, Sets)
+}
 
-class TorsoSettings(Protocol):
-    """A struct whose fields are the settings of a torso."""
 
-    def build(self, space: Space, key: Array) -> PyTree:
-        """Build a new torso for observations of a space."""
+class UserModule(Protocol):
+    """A torso of a user's own."""
+
+    @property
+    def num_features(self) -> int:
+        """Length of the features."""
         ...
 
-
-@struct.struct
-class Kind:
-    """One of Shoal's own torsos, with the network's settings (`EncoderLayers`); "" is the actor's torso."""
-
-    name: str = settings.hidden()
-
-    def build(
-        self, space: Space, key: Array, layers: EncoderLayers = DEFAULT_LAYERS, **style: Any
-    ) -> Encoder:
-        """Build a new encoder."""
-        return Encoder(space, self.name, layers, key=key, **style)
-
-
-@struct.struct
-class TorsoClass:
-    """A class of torsos without settings, built as `Class(space, key=key)`."""
-
-    torso_class: Any = settings.hidden()  # or its module:Name
-
-    def build(self, space: Space, key: Array) -> PyTree:
-        """Build a new torso of the class."""
-        return imported(self.torso_class)(space, key=key)
-
-
-@struct.struct
-class Row:
-    """A torso of the observation, and one (or a row) of its features."""
-
-    first: TorsoSettings
-    rest: TorsoSettings
+    def __call__(self, observation: PyTree) -> Array:
+        """Compute the features [..., num_features] of observations with leading axes [...]."""
+        ...
 
 
 class UserTorso(nnx.Module):
     """A torso of a user's own, which is shown the entries of its space only."""
 
-    def __init__(self, torso: Any, space: Space):
+    def __init__(self, torso: UserModule, space: Space):
         self.torso = nnx.data(torso)
         self.names = tuple(space) if isinstance(space, Dict) else ()
 
@@ -101,123 +71,47 @@ class TorsoRow(Chain):
         return self.modules[0].expects_repeats
 
 
-def imported(value: Any) -> Any:
-    """Return the class of a `module:Name`; a class as it is."""
-    return import_object(value) if isinstance(value, str) else value
+Torso = Encoder | UserTorso | TorsoRow
 
 
-def struct_or_class(setting: str, given: Any, holder: Callable[[Any], Any], noun: str, arguments: str) -> Any:
-    """Return a struct with a method `build`, of its `module:Name` or given itself, or the holder of another class.
-
-    Args:
-      setting: its name, for the sentence.
-      holder: makes a struct of a class, or its `module:Name`, without settings.
-      noun: what is built, and `arguments`, those of `build`, in words.
-    Raises:
-      ShoalError: it cannot be imported, or is neither.
-    """
-    value = given
-    if not settings.is_nested(given):
-        if not (isinstance(given, str | type) or callable(given)):
-            raise ShoalError(
-                f"{setting}={given!r} is neither module:Name, nor a class, nor a {noun}'s settings."
-            )
-        value = imported(given)
-        if not dataclasses.is_dataclass(value):
-            return holder(given)
-    kind = value if isinstance(value, type) else type(value)
-    if not struct.is_struct(kind) or not hasattr(kind, "build"):
-        is_linen = any(x.__module__.startswith("flax.linen.") for x in kind.__mro__)
-        raise ShoalError(
-            f"{setting}={import_name(kind)!r} is "
-            + (
-                f"a module of flax.linen, which keeps its parameters apart: make it a flax.nnx.Module, built as "
-                f"Class({arguments.replace('key', 'key=key')})."
-                if is_linen
-                else f"a dataclass, but not a {noun}'s settings: decorate it with shoal.config.struct.struct, and give "
-                f"it a method build({arguments})."
-            )
-        )
-    return value() if isinstance(value, type) else value
-
-
-def choose(encoder: Any, setting: str = "encoder") -> Any:
-    """Return the settings of torsos, given by names or classes, or themselves; several with commas, or as a list.
+def encoder_of(kind: Kind, setting: str = "encoder") -> type[Encoder]:
+    """Return the class of one of Shoal's own torsos.
 
     Raises:
-      ShoalError: a name is unknown, or cannot be imported.
+      ShoalError: there is none of that name.
     """
-    if isinstance(encoder, Kind | TorsoClass | Row):
-        return encoder
-    if encoder is None:
-        return Kind("")
-    given = encoder.split(",") if isinstance(encoder, str) else encoder
-    torsos = [_one(x.strip() if isinstance(x, str) else x, setting) for x in _listed(given)]
-    if not torsos:
-        raise ShoalError(f"{setting}={encoder!r} has no torso; give one, such as 'flatten'.")
-    return functools.reduce(lambda rest, first: Row(first, rest), reversed(torsos))
+    if kind.name not in ENCODERS:
+        names = f"{', '.join(ENCODERS)}{nearest(kind.name, ENCODERS)}"
+        raise ShoalError(f"{setting}={kind.name!r} is none of {names}.")
+    return ENCODERS[kind.name]
 
 
-def _listed(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _one(given: Any, setting: str) -> Any:
-    if isinstance(given, str) and ":" not in given:
-        if given not in KINDS:
-            kinds = f"{', '.join(KINDS)}, nor module:Name of your own"
-            raise ShoalError(f"{setting}={given!r} is none of {kinds}{nearest(given, KINDS)}.")
-        return Kind(given)
-    return struct_or_class(setting, given, TorsoClass, "torso", "space, key")
-
-
-def torsos_of(encoder: Any) -> list[Any]:
-    """Return the settings of each torso of a row."""
-    encoder = choose(encoder)
-    return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, Row) else [encoder]
-
-
-def kinds_of(encoder: Any) -> set[str]:
-    """Return the names of Shoal's own torsos among those of a row."""
-    return {torso.name for torso in torsos_of(encoder) if isinstance(torso, Kind)}
-
-
-def name_of(encoder: Any) -> Any:
-    """Return the name by which `choose` finds torsos again; for one class given itself, the class."""
-    encoder = choose(encoder) if isinstance(encoder, str | list | tuple) else encoder
-    if isinstance(encoder, Row):
-        names = [name_of(torso) for torso in torsos_of(encoder)]
-        return ",".join(x if isinstance(x, str) else import_name(x) for x in names)
-    if isinstance(encoder, TorsoClass):
-        return encoder.torso_class
-    return encoder.name or None if isinstance(encoder, Kind) else import_name(type(encoder))
-
-
-def build(
-    space: Space, encoder: Any, layers: EncoderLayers = DEFAULT_LAYERS, *, key: Array, **style: Any
-) -> Any:
+def build(space: Space, encoder: object, config: TorsoConfig | None = None, *, key: Array) -> Torso:
     """Build one or several torsos, with `num_features` and a call from observations [...] to [..., num_features].
 
     Args:
-      encoder: as `choose` takes it.
-      style: of Shoal's own, as an `Encoder` takes it.
+      encoder: as `shoal.nets.torso_choice.choose` takes it.
+      config: the settings of Shoal's own; None for the defaults.
     Raises:
       ShoalError: one cannot be built for the space.
     """
-    torsos, built = torsos_of(encoder), list[Any]()
+    torsos, built = torsos_of(encoder), list[Torso]()
     keys = jax.random.split(key, len(torsos)) if len(torsos) > 1 else [key]
-    for torso, own_key, own_layers in zip(torsos, keys, layers_of(torsos, layers), strict=True):
+    for torso, own_key, own_config in zip(
+        torsos, keys, configs_of(torsos, config or TorsoConfig()), strict=True
+    ):
         if isinstance(torso, Kind):
-            built.append(torso.build(space, own_key, own_layers, **style))
+            built.append(encoder_of(torso)(space, own_config, key=own_key))
         else:
             built.append(UserTorso(torso.build(space, own_key), space))
         space = Box(-np.inf, np.inf, (built[-1].num_features,))
     return built[0] if len(built) == 1 else TorsoRow(*built)
 
 
-def layers_of(torsos: list[Any], layers: EncoderLayers) -> list[EncoderLayers]:
-    """Return the layers of each torso of a row: where "mlp" is among several, `features` are its widths only."""
-    if len(torsos) == 1 or not any(isinstance(x, Kind) and x.name == "mlp" for x in torsos):
-        return [layers] * len(torsos)
-    others = layers._replace(features=None)
-    return [layers if isinstance(x, Kind) and x.name == "mlp" else others for x in torsos]
+def configs_of(torsos: list, config: TorsoConfig) -> list[TorsoConfig]:
+    """Return the settings of each torso of a row: with "mlp" among several, `encoder_features` are its widths only."""
+    is_mlp = [torso == Kind("mlp") for torso in torsos]
+    if len(torsos) == 1 or not any(is_mlp):
+        return [config] * len(torsos)
+    others = dataclasses.replace(config, encoder_features=None)
+    return [config if mlp else others for mlp in is_mlp]

@@ -6,7 +6,7 @@ Like the heads of policies they have the number of their inputs (`num_inputs`) a
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,16 @@ import numpy as np
 from flax import nnx
 
 from shoal.base.errors import ShoalError
+from shoal.nets.outputs import Value
 from shoal.ops.distributions import DiscreteValued
 
 Array = jax.Array
 
 
-def expectation(value: Any) -> Any:
+def expectation(value: Value) -> Array:
     """Return the number that a critic's output stands for, [...]: the mean of a distribution, or the number itself."""
-    return value if hasattr(value, "dtype") or not hasattr(value, "mean") else value.mean()
+    is_number = hasattr(value, "dtype") or not hasattr(value, "mean")
+    return cast(Array, value if is_number else value.mean())
 
 
 class ScalarValueHead(nnx.Module):

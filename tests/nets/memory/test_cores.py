@@ -68,6 +68,7 @@ def numpy_step(kind, layer, x, h, c):
     return (1 - keep) * np.tanh(p[-1] + opened * (q[-1] + b)) + keep * h, c
 
 
+@pytest.mark.quick("gru-1-last")
 @pytest.mark.parametrize(
     ("kind", "layers", "outputs"),
     [("rnn", 1, "last"), ("mgu", 2, "last"), ("lstm", 2, "sum"), ("gru", 1, "last"), ("mingru", 2, "sum")],
@@ -130,6 +131,7 @@ def test_a_reset_stops_nan_and_the_gradient(kind):
     np.testing.assert_array_equal(gradient(x, lost, first.at[0].set(True)), plain)
 
 
+@pytest.mark.quick("mingru")
 @pytest.mark.parametrize("kind", ["lstm", "mingru"])
 def test_gradients_by_finite_differences(kind):
     core = made(kind, layers=2, outputs="sum")

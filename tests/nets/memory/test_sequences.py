@@ -12,7 +12,7 @@ from flax import nnx
 import shoal
 from shoal.algos import ppo
 from shoal.algos.learning import minibatches
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_settings
 from shoal.config.struct import parameter, struct
@@ -301,17 +301,17 @@ class ValueWithAxis(Joint):
 
 
 BROKEN = {
-    KeepsEpisodes: "does not clear its memory where an episode begins: 'apply'",
-    Grows: r"entry 'sum' is float32\[2, 4\] before a step and float32\[2, 8\] after it",
-    ChangesDtype: r"entry 'steps' is int32\[2\] before a step and float32\[2\] after it",
-    LooksAhead: "over 6 steps at once than step by step: 'apply'",
-    NoBatch: r"entry 'sum' is of shape \(4, 2\) for 2 sequences; 'initial'\(batch_shape\)",
+    KeepsEpisodes: "returns other results after other steps; .* its memory is cleared where an episode begins",
+    Grows: r"returns a memory whose 'sum' is float32\[2, 8\], and was given float32\[2, 4\]",
+    ChangesDtype: r"returns a memory whose 'steps' is float32\[2\], and was given int32\[2\]",
+    LooksAhead: "returns other results over 6 steps at once than step by step",
+    NoBatch: r"returns a memory whose 'sum' is float32\[4, 2\]; it must return arrays \[2, ...\], for",
     NoMemoryDeclared: r"does not declare a memory: write has_memory = True",
     NothingThere: "declares has_memory = True, and has no method 'apply'",
     NoInitial: "lacks the method critic.initial",
-    NoTuple: r"'apply' that returns a Categorical; it must return \(memory, output\)",
-    OnlyPolicy: r"'apply' gives a Categorical; it must be \(distribution, value\)",
-    ValueWithAxis: r"'apply' gives values of float32\[6, 2, 1\]; they must be float32\[6, 2\], one for",
+    NoTuple: r"returns a Categorical; it must return \(memory, output\)",
+    OnlyPolicy: r"returns a Categorical as the output of its memory; it must return \(distribution, value\)",
+    ValueWithAxis: r"returns values of float32\[6, 2, 1\]; it must return float32\[6, 2\], one for",
 }
 
 
@@ -321,9 +321,10 @@ def test_sound_networks_pass(network):
     check_network(network, SPEC)
 
 
+@pytest.mark.quick("NothingThere")
 @pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.__name__)
 def test_a_broken_network_is_one_sentence(network):
-    with pytest.raises(ShoalError, match=f"network {network.__name__}.*{BROKEN[network]}"):
+    with pytest.raises(ShoalError, match=f"{network.__name__}.*{BROKEN[network]}"):
         check_network(network, SPEC)
 
 

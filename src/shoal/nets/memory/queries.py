@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.nets.encoders import MAX_CELL_VALUES, observation_parts
+from shoal.nets.encoders.parts import MAX_CELL_VALUES, observation_parts
 from shoal.nets.mlp import MLP
 from shoal.types import PyTree
 from shoal.types.spaces import Space

@@ -1,5 +1,6 @@
 """Check a network with memory, with one sentence for an error: shapes, clearing, and one step against many."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.output_check import check_action_values, check_policy, check_value
-from shoal.types import EnvSpec, PyTree
+from shoal.types import EnvSpec, PyTree, contract
 
 Array = jax.Array
 STEPS, SEQUENCES, RESET = 6, 2, 3  # of the rollout that is replayed; sequence 0 restarts at step RESET
@@ -48,65 +49,49 @@ def check_sequences(
     key = jax.random.key(0)
     shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
     for part, module in modules.items():
-        _check_shapes(module, spec, name, part, kind, shown)
+        _check_shapes(module, spec, part, kind, shown)
     moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
-    for part, module in sequence_modules(moved).items():
-        _check_replay(module, name, part, spec, (action, reward))
+    for module in sequence_modules(moved).values():
+        _check_replay(module, spec, (action, reward))
 
 
-def _check_shapes(module: Any, spec: EnvSpec, name: str, part: str, kind: str, shown: NetworkInputs) -> None:
+def _check_shapes(module: Any, spec: EnvSpec, part: str, kind: str, shown: NetworkInputs) -> None:
     """Require that a module keeps its memory's shapes, and that its outputs are those that its part is for."""
     memory = jax.eval_shape(lambda module: module.initial((SEQUENCES,)), module)
-    for leaf_name, leaf in named_leaves(memory).items():
+    for name, leaf in named_leaves(memory).items():
         if leaf.shape[:1] != (SEQUENCES,):
-            raise ShoalError(
-                f"{name} has a memory whose {_leaf(part, leaf_name)} is of shape {leaf.shape} for {SEQUENCES} "
-                f"sequences; {_member(part, 'initial')}(batch_shape) must give arrays [*batch_shape, ...]."
-            )
+            memory_leaf = f"a memory whose {name or 'value'!r} is {contract.described(leaf)}"
+            right = f"arrays [{SEQUENCES}, ...], for it is given batch_shape=({SEQUENCES},)"
+            contract.refuse(module.initial, memory_leaf, right)
 
     def run(module: Any, memory: PyTree, shown: NetworkInputs) -> PyTree:
         result = module.apply(memory, shown, shown.first)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise ShoalError(
-                f"{name} has a method {_member(part, 'apply')} that returns a {type(result).__name__}; it must return "
-                "(memory, output)."
-            )
-        _check_output(result[1], spec, name, part, kind)
-        return result[0]
+        after, output = contract.require_tuple(module.apply, result, "(memory, output)")
+        _check_output(module.apply, output, spec, part, kind)
+        return after
 
-    _check_memory(memory, jax.eval_shape(run, module, memory, shown), name, part)
+    after = jax.eval_shape(run, module, memory, shown)
+    contract.require_same(module.apply, "memory", after, memory)
 
 
-def _check_memory(before: PyTree, after: PyTree, name: str, part: str) -> None:
-    """Require that a memory has the same structure, shapes and dtypes after the steps as before."""
-    then, now = named_leaves(before), named_leaves(after)
-    for leaf_name in [*then, *(now.keys() - then.keys())]:
-        old, new = then.get(leaf_name), now.get(leaf_name)
-        texts = [f"{x.dtype}{list(x.shape)}" if x is not None else "absent" for x in (old, new)]
-        if texts[0] != texts[1]:
-            raise ShoalError(
-                f"{name} has a memory whose {_leaf(part, leaf_name)} is {texts[0]} before a step and {texts[1]} after "
-                "it; it must keep its structure, shapes and dtypes."
-            )
-
-
-def _check_output(output: Any, spec: EnvSpec, name: str, part: str, kind: str) -> None:
+def _check_output(method: Callable, output: Any, spec: EnvSpec, part: str, kind: str) -> None:
     """Require that the output of a module is what its part, or a network of action values, is for."""
-    where, lead = f"{name}: {_member(part, 'apply')}", (STEPS, SEQUENCES)
+    lead = STEPS, SEQUENCES
     if kind:
-        check_action_values(where, output, lead, spec, kind)
+        check_action_values(method, output, lead, spec, kind)
         return
     is_pair = isinstance(output, tuple) and len(output) == 2 and not hasattr(output, "sample")
     if part == "it" and not is_pair:
-        raise ShoalError(f"{where} gives a {type(output).__name__}; it must be (distribution, value).")
+        returned = f"{contract.described(output)} as the output of its memory"
+        contract.refuse(method, returned, "(distribution, value) as the output")
     policy, value = output if is_pair else (output, output)
     if part != "critic":
-        check_policy(where, policy, lead, spec)
+        check_policy(method, policy, lead, spec)
     if part != "actor":
-        check_value(where, value, lead)
+        check_value(method, value, lead)
 
 
-def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
+def _check_replay(module: Any, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
     """Require that `first` clears the memory, and that steps one by one give the same as all at once.
 
     Outputs are compared and not memories, which may hold what no later step reads.
@@ -132,15 +117,11 @@ def _check_replay(module: Any, name: str, part: str, spec: EnvSpec, shows: tuple
     whole, fresh, again, single = run(module, jax.random.key(2))
     ended = jax.tree.map(lambda x: x[RESET:, 0], fresh), jax.tree.map(lambda x: x[:, 0], again)
     if _differ(whole, fresh) or _differ(*ended):
-        raise ShoalError(
-            f"{name} does not clear its memory where an episode begins: {_member(part, 'apply')} gave other results "
-            "after other steps before; where `first` is true, earlier steps must have no effect."
-        )
+        right = "the same whatever was before, where `first` is true: its memory is cleared where an episode begins"
+        contract.refuse(module.apply, "other results after other steps", right)
     if _differ(fresh, single):
-        raise ShoalError(
-            f"{name} gives other results over {STEPS} steps at once than step by step: {_member(part, 'apply')} must "
-            "be the same for any number of steps, and no step may depend on a later one."
-        )
+        right = "the same for any number of steps, of which none may depend on a later one"
+        contract.refuse(module.apply, f"other results over {STEPS} steps at once than step by step", right)
 
 
 def _differ(x: PyTree, y: PyTree) -> bool:
@@ -169,7 +150,3 @@ def _within_reach(x: Array) -> Array:
 
 def _member(part: str, method: str) -> str:
     return repr(method) if part == "it" else f"{part}.{method}"
-
-
-def _leaf(part: str, leaf: str) -> str:
-    return f"entry {leaf!r}" if part == "it" else f"{part}'s entry {leaf!r}"

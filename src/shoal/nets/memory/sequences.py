@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.nets.actor_critic import policy_and_value
+from shoal.nets.outputs import Distribution, Value
 from shoal.types import PyTree
 from shoal.xla.plain import uses_plain_form
 
@@ -58,8 +59,8 @@ class Unrolled(NamedTuple):
     """The outputs of a network with memory for T steps."""
 
     after: Memories  # the memory after the last one, [N, ...]
-    distribution: Any  # [T, N]
-    value: Any  # [T, N]
+    distribution: Distribution  # [T, N]
+    value: Value  # [T, N]
 
 
 def has_memory(inputs: NetworkInputs) -> bool:
@@ -67,7 +68,7 @@ def has_memory(inputs: NetworkInputs) -> bool:
     return not isinstance(inputs.first, tuple)
 
 
-def is_joint(network: Any) -> bool:
+def is_joint(network: object) -> bool:
     """Report whether a network with memory is one sequence module, for the policy and the value."""
     return hasattr(network, "apply")
 
@@ -91,7 +92,7 @@ def unroll(network: Any, memories: Memories, inputs: NetworkInputs) -> Unrolled:
     return Unrolled(Memories(actor_after, critic_after), distribution, value)
 
 
-def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Any]:
+def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Distribution]:
     """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
     if not has_memory(inputs):
         return (), actor.policy(inputs.observation, inputs.action_mask)
@@ -101,7 +102,7 @@ def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTr
     return memory, jax.tree.map(lambda x: x[0], distribution)
 
 
-def stores_memories(actor: Any) -> bool:
+def stores_memories(actor: object) -> bool:
     """Report whether the memory after each acted step is a part of the rollout."""
     return getattr(actor, "stores_memories", False) and not uses_plain_form("store_memories")
 
@@ -109,7 +110,7 @@ def stores_memories(actor: Any) -> bool:
 class Replayed(NamedTuple):
     """The outputs of `replay`."""
 
-    value: Any  # [T+1, N]
+    value: Value  # [T+1, N]
     starts: Memories  # from before each of the requested steps, [S, N, ...]
     critic: PyTree  # the critic's memory from before step T, [N, ...]
 

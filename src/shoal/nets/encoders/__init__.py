@@ -1,0 +1,1 @@
+"""Encoders: an observation of any space becomes one vector. Each kind is a class; `torsos.py` has them by name."""
