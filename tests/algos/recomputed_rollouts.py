@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.algos import ppo
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.types import Clock, EnvSpec, TimeStep, Trajectory
 from shoal.types.spaces import Box, Discrete

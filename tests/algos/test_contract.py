@@ -192,7 +192,7 @@ def test_acting_needs_the_policy_alone(config, learned):
 @pytest.mark.quick("a user's")
 @pytest.mark.rare("mappo", "reinforce")
 def test_what_groups_of_environments_share_is_reduced(config):
-    check_reduced(ENV, config, ProgramSettings(**SMALL | {"groups": 2}), "this one")
+    check_reduced(ENV, config, ProgramSettings(**SMALL | {"groups": 2}))
 
 
 @pytest.mark.quick("a user's")

@@ -18,7 +18,7 @@ from shoal.algos.acting import actions
 from shoal.algos.acting.normalisation import normalise
 from shoal.algos.learning import optimisers
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
@@ -26,6 +26,7 @@ from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.actor_critic_config import ActorCriticConfig
 from shoal.nets.noisy import NoisyMLP
 from shoal.types import Clock, EnvSpec, Keys, restart, spec_of, transition
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -60,7 +61,7 @@ class Noisy(ActorCritic):
     """PPO's network with a noisy layer in the place of the actor's."""
 
     def __init__(self, spec, *, key):
-        super().__init__(spec, actor_sizes=(8,), key=key)
+        super().__init__(spec, ActorCriticConfig(hidden_sizes=(8,)), key=key)
         self.actor.mlp = NoisyActor(self.actor.mlp, key)
 
 
@@ -265,6 +266,7 @@ FEW = pytest.mark.quick("tanh_normal", "masked_encoders")
 RARE = pytest.mark.rare("cartpole", "penalty", "separate", "normal", "beta", "masked", "adaptive", "clipped")
 
 
+@pytest.mark.full
 @FEW
 @RARE
 def test_replaying_a_rollout_gives_the_log_probabilities_that_acting_gave(variant):
@@ -310,6 +312,7 @@ def test_actions_are_legal(variant):
         assert chosen.all()
 
 
+@pytest.mark.full
 def test_chunks_of_the_gradient_do_not_change_it():
     env = envs.make("CartPole-v1")
     whole = small(gradient_chunk=0)
@@ -340,6 +343,7 @@ class Ending:
         return state, transition(jnp.where(ends, self.final, seen), action * 1.0, terminated=ends)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "settings",
     [
@@ -368,6 +372,7 @@ def test_a_terminal_observation_may_hold_anything(settings):
     assert jax.tree.all(jax.tree.map(np.array_equal, known, broken))
 
 
+@pytest.mark.full
 def test_the_kl_stop_ends_the_actors_updates_only_and_the_critic_may_have_more_epochs():
     env = envs.make("CartPole-v1")
     config = small(**APART, target_kl=1e-7)
@@ -400,6 +405,7 @@ def test_the_learning_rate_follows_its_schedule(schedule, progress, factor):
     np.testing.assert_allclose(metrics["learning_rate"].value, 1e-3 * factor, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_adaptive_learning_rate_moves_against_the_kl():
     env = envs.make("CartPole-v1")
     learner, trajectory = experience(small(), env)
@@ -420,6 +426,7 @@ def test_a_coefficient_of_the_penalty_that_does_not_adapt_is_the_configs():
     assert distance(new.shared.network, updated(config, env, learner, trajectory)[0].shared.network) > 1e-4
 
 
+@pytest.mark.full
 def test_the_normaliser_that_acted_is_the_one_that_learns():
     """Its new statistics are those of the observations that were acted on, without the terminal ones."""
     env, config = Ending(100.0), small(norm_obs=True)
@@ -555,6 +562,7 @@ def test_a_discrete_head_does_not_fit_a_box():
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("config", [A2CConfig(), ReinforceConfig()], ids=["a2c", "reinforce"])
 @pytest.mark.quick("a2c")
 def test_the_policy_gradient_is_ppo_without_a_ratio(config):

@@ -9,7 +9,7 @@ from tiny_worlds import populate
 from shoal import envs
 from shoal.algos.acting.normalisation import normalise
 from shoal.algos.learning.value_normalisation import denormalise
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 
 GAMMA = 0.8

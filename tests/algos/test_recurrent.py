@@ -15,7 +15,7 @@ from shoal.algos import ppo
 from shoal.algos.acting import actions, memories
 from shoal.algos.acting.normalisation import normalise
 from shoal.algos.learning import minibatches, optimisers
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
@@ -234,6 +234,7 @@ def test_every_pattern_of_resets_is_there():
     assert not (first & last).any()
 
 
+@pytest.mark.full
 @pytest.mark.quick("mingru, noise, normalised, no layer before", "gru, kept over the ends of episodes")
 @pytest.mark.rare()
 def test_replaying_a_rollout_gives_the_values_that_acting_gave(variant):
@@ -257,6 +258,7 @@ def test_the_first_minibatch_has_ratio_one_at_each_chunk_length(variant):
         assert sums.clip_fraction == 0.0
 
 
+@pytest.mark.quick("episode")
 @pytest.mark.parametrize("lasts", ["trial", "episode"])
 def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     """What is done after an episode's end depends on what was before it, or not."""
@@ -292,6 +294,7 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     assert (log_prob[3, 0] == log_prob[3, 1]) == (lasts == "episode")
 
 
+@pytest.mark.quick("run")
 @pytest.mark.parametrize("lasts", ["trial", "run"])
 def test_the_memory_lasts_over_the_ends_of_episodes_or_not(lasts):
     """What was seen before an end, and the reward with which it came, count after it; the last action does not."""
@@ -322,13 +325,14 @@ def test_the_memory_lasts_over_the_ends_of_episodes_or_not(lasts):
     assert (carry[3, 1:] != carry[3, 0]).any(axis=-1).tolist() == [lasts == "run"] * 2
 
 
+@pytest.mark.full
 def test_whole_streams_have_ratio_one_where_the_memory_lasts_over_ends():
     config = struct.as_arrays(made(core="gru", memory_lasts="run", recompute="minibatch", **ALL_INPUTS))
 
     @jax.jit
     def ratios(key):
         learner, trajectory, _ = acted(config, DISCRETE, key)
-        rows = ppo.prepare(config, DISCRETE, (), learner, trajectory).rows
+        rows, *_ = ppo.prepare(config, DISCRETE, (), learner, trajectory)
         batch, distribution, _ = minibatches.evaluate(learner.shared.network, rows)
         return actions.log_prob(distribution, batch.raw_action) - batch.log_prob, batch.weight
 
@@ -336,6 +340,7 @@ def test_whole_streams_have_ratio_one_where_the_memory_lasts_over_ends():
     np.testing.assert_allclose(ratio[weight > 0], 0.0, atol=2e-5)
 
 
+@pytest.mark.full
 def test_the_critics_memory_goes_on_with_the_next_rollout():
     """Two rollouts in a row give the values that one of them all gives."""
     config = struct.as_arrays(made(core="gru"))
@@ -492,6 +497,9 @@ def test_a_trained_policy_remembers():
         policy(memory, observations[0, :2])
 
 
+@pytest.mark.quick(
+    "settings8-previous_observation=True shows the features of the last layer before the core, and hidden_sizes=()"
+)
 @pytest.mark.parametrize(
     "settings, message",
     [

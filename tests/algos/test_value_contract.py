@@ -140,6 +140,7 @@ IN_UNITS_OF_REWARDS = ("munchausen_temperature", "munchausen_lowest", "huber_del
 DEGREE = {"dqn": 2, "c51": 0, "qr_dqn": 1, "pqn": 2}  # of the loss in these units
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core", "dueling"} & {*more}]
 )
@@ -320,6 +321,7 @@ def test_gradient_steps_and_moves_of_the_target_are_those_of_a_loop_over_single_
     assert abs(moves - by_loop) <= 1 + every / period
 
 
+@pytest.mark.quick("pqn")
 @pytest.mark.parametrize("name", ["dqn", "pqn"])
 def test_gradients_are_clipped_by_their_global_norm(name):
     """The step of plain gradient descent keeps its direction, and its length is the bound."""
@@ -385,9 +387,10 @@ def test_what_groups_of_environments_share_is_reduced(case):
     config = config_of(name, **settings | {"learning_rate": 0.01})
     if name == "pqn" and "core" in settings:
         config = with_settings(config, chunk_length=4, num_minibatches=2)
-    check_reduced(Halves(bonus=1.0), config, ProgramSettings(**SMALL | {"groups": 2}), "this one")
+    check_reduced(Halves(bonus=1.0), config, ProgramSettings(**SMALL | {"groups": 2}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["dqn", "pqn"])
 def test_entries_for_a_critic_only_are_neither_learned_from_nor_kept(name):
     """Nor are they in the normaliser, its warm-up included."""

@@ -303,6 +303,7 @@ def test_updates_from_a_replay_are_those_of_numpy(case):
     assert all(np.isfinite(x).all() for x in arrays(learner.shared.network))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [{}, {"norm_obs": True, "reward_scale": 2.0, "max_grad_norm": 0.1}])
 def test_updates_of_pqn_are_those_of_numpy(settings):
     config = config_of(

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from shoal.engine.population import member_layout as populations
-from shoal.runs.train import compiled_trainer
+from shoal.runs.train import compiled_trainer, pieces
 
 
 class Kept:
@@ -80,7 +80,8 @@ def keep_programs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(populations, "start_program", kept_start)
         patch.setattr(populations, "run_program", kept_run)
-        patch.setattr(compiled_trainer, "compile_evaluation", kept_evaluation)
+        for module in (compiled_trainer, pieces):
+            patch.setattr(module, "compile_evaluation", kept_evaluation)
         yield
 
 

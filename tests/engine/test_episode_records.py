@@ -68,6 +68,7 @@ def stepped(env, action, seed, episodes, max_steps):
     return {name: np.array(x) for name, x in rows.items()}
 
 
+@pytest.mark.quick("one-action2-1-50")
 @pytest.mark.parametrize(
     ("name", "action", "episodes", "max_steps"),
     [

@@ -153,6 +153,7 @@ def trials():
     return jax.device_get(play(jax.random.key(1)))
 
 
+@pytest.mark.full
 def test_trials_are_played_to_the_end_of_their_last_episode(trials):
     result, metrics = trials
     length = result.info["length_of_episode"]
@@ -217,6 +218,7 @@ def test_greedy_and_sampled_side_by_side():
     assert set(both) == {*greedy, *(f"sampled_{name}" for name in sampled)}
 
 
+@pytest.mark.full
 def test_a_users_metrics_and_score():
     run, metrics = evaluated(eval_metrics=longest_share, score=prefers_long)
     assert metrics["share_of_twenty"] == metrics["info_is_long"]
@@ -226,6 +228,7 @@ def test_a_users_metrics_and_score():
     assert metrics["score"] == metrics["length_min"] == 2.0
 
 
+@pytest.mark.full
 def test_a_seed_of_the_evaluations_fixes_their_episodes():
     """For every update and every member; without it each evaluation has its own."""
     start = untrained()
@@ -245,6 +248,7 @@ def test_a_seed_of_the_evaluations_fixes_their_episodes():
     assert any((x != returns(5, 0, -1)[name]).any() for name, x in returns(0, 0, -1).items())
 
 
+@pytest.mark.full
 def test_consecutive_episodes_are_reported_by_their_place():
     _, metrics = evaluated(eval_consecutive=2)
     places = [metrics[f"info_return_of_episode_{k}_mean"] for k in range(2)]
@@ -275,6 +279,7 @@ def improved():
     return population, history
 
 
+@pytest.mark.full
 def test_the_best_policy_is_the_one_that_earned_the_score(improved):
     population, history = improved
     scores = np.stack([metrics["score"] for _, metrics in history])
@@ -286,6 +291,7 @@ def test_the_best_policy_is_the_one_that_earned_the_score(improved):
         np.testing.assert_array_equal(population.best.policy[k], history[best][0][k])
 
 
+@pytest.mark.full
 def test_evaluating_the_best_policy_again_gives_its_score(improved):
     population, _ = improved
     settings = population.settings
@@ -305,6 +311,7 @@ def test_evaluating_the_best_policy_again_gives_its_score(improved):
         assert float(other["return_mean"]) != float(run.best.score)
 
 
+@pytest.mark.full
 def test_the_absolute_metric_has_keys_of_its_own(improved):
     """Equal policies are scored on other episodes than those that chose them."""
     population, _ = improved
@@ -329,6 +336,7 @@ def test_nothing_is_best_before_the_first_evaluation():
     assert population.best.updates.tolist() == [0, 0]
 
 
+@pytest.mark.quick("scores1-2")
 @pytest.mark.parametrize(
     ("scores", "best"),
     [

@@ -9,7 +9,7 @@ import pytest
 from tiny_worlds import Compilations, assert_equal, populate, values
 
 from shoal import envs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 
 CONFIG = with_settings(
@@ -29,6 +29,7 @@ def four_updates():
     return values(population), jax.device_get(metrics)
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_bits(four_updates):
     population, compiled = begin()
     again, metrics = compiled.train(population, jnp.int32(4))
@@ -51,6 +52,7 @@ def test_training_moves_everything_that_it_should(four_updates):
     assert not [name for name in before if name.startswith("state/env/env/") and name in still]
 
 
+@pytest.mark.full
 def test_chunks_of_updates_are_the_same_as_all_at_once(four_updates):
     """The run and its metrics, bit for bit, and an interval that begins has sums of its own."""
     population, compiled = begin()

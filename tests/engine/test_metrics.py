@@ -21,18 +21,21 @@ def test_what_is_right_is_given_back():
 @pytest.mark.parametrize(
     ("metrics", "sentence"),
     [
-        (None, "a gives a NoneType, not a mapping from names to metrics."),
-        ({3: Mean(ONE, ONE)}, "a names a metric 3; a name is text."),
+        (None, "a returns None; it must return a mapping from names to metrics."),
+        ({3: Mean(ONE, ONE)}, "a returns a metric under the name 3; it must return names that are texts."),
         (
             {"episode_return": Mean(ONE, ONE)},
-            "a gives a metric 'episode_return', a name that Shoal uses itself",
+            "a returns a metric 'episode_return', a name that Shoal uses itself",
         ),
-        ({"loss": ONE}, "a gives the metric 'loss' as a ArrayImpl; give shoal.types.Mean(total, weight)."),
+        (
+            {"loss": ONE},
+            "a returns the metric 'loss' as float32[]; it must return a shoal.types.Mean(total, weight).",
+        ),
         (
             {"loss": Mean(jnp.ones(3), ONE)},
-            "a gives 'loss.total' of shape (3,) and dtype float32, not as one number.",
+            "a returns 'loss.total' as float32[3]; it must return one number.",
         ),
-        ({"loss": Mean(ONE, "x")}, "a gives 'loss.weight' as a str, not as a number."),
+        ({"loss": Mean(ONE, "x")}, "a returns 'loss.weight' as a str; it must return one number."),
     ],
 )
 def test_an_algorithms_metrics_are_means(metrics, sentence):
@@ -44,9 +47,12 @@ def test_an_algorithms_metrics_are_means(metrics, sentence):
 @pytest.mark.parametrize(
     ("metrics", "sentence"),
     [
-        ({"score": ONE}, "f gives a metric 'score', a name that Shoal uses itself; take another one."),
-        ({"each": jnp.ones(4)}, "f gives 'each' of shape (4,) and dtype float32, not as one number."),
-        ({"none": None}, "f gives 'none' as a NoneType, not as a number."),
+        (
+            {"score": ONE},
+            "f returns a metric 'score', a name that Shoal uses itself; it must return it under another one.",
+        ),
+        ({"each": jnp.ones(4)}, "f returns 'each' as float32[4]; it must return one number."),
+        ({"none": None}, "f returns 'none' as None; it must return one number."),
     ],
 )
 def test_a_users_metrics_are_numbers(metrics, sentence):

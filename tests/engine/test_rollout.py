@@ -101,6 +101,7 @@ def test_metrics_are_means_over_the_episodes_that_ended():
     assert groups["episodes"].value.tolist() == [4, 4]
 
 
+@pytest.mark.full
 def test_a_greedy_rollout_takes_the_mode():
     env = Halves()
     batch, algorithm = Batch(env, num_envs=3), BanditConfig().algorithm(spec_of(env))
@@ -125,7 +126,7 @@ FEW = """
 import re
 import jax
 import jax.numpy as jnp
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.envs import make
 from shoal.envs.batch import Batch
 from shoal.xla import machine

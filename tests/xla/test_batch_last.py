@@ -24,6 +24,7 @@ def data(*batch):
     )
 
 
+@pytest.mark.quick("batch_last_plain")
 @pytest.mark.parametrize("form", [batch_last.batch_last, batch_last.batch_last_plain])
 def test_both_forms_compute_what_the_function_does(form):
     origin, points = data(7)
@@ -57,6 +58,7 @@ def test_a_batch_has_its_axis_last():
     assert (3, 2, 6) in shapes
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_both_forms_add_up(axis):
     x = data(4)[1]

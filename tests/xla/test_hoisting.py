@@ -21,6 +21,7 @@ def act(key, scale, x):
     return {"action": x + scale * noise, "chosen": chosen}, jax.random.uniform(third)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", [split_by_key, split_by_key_plain])
 def test_the_two_parts_together_are_the_function(split):
     """Bit for bit, in both forms."""
@@ -35,6 +36,7 @@ def test_the_two_parts_together_are_the_function(split):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.quick("split_by_key_plain")
 @pytest.mark.parametrize("split", [split_by_key, split_by_key_plain])
 def test_draws_may_be_mapped_over_keys(split):
     """Within a loop, bit for bit."""

@@ -33,7 +33,9 @@ def run_plain(*arguments, timeout=240, **environment):
 
 
 def run_tests(*arguments, timeout):
-    return run_plain("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *arguments, timeout=timeout)
+    return run_plain(
+        "-m", "pytest", "-n0", "-q", "-m", "not slow", "-p", "no:cacheprovider", *arguments, timeout=timeout
+    )
 
 
 @pytest.mark.parametrize(("value", "uses_plain_form"), [("", False), ("0", False), ("1", True)])
@@ -48,6 +50,7 @@ def test_single_tricks_are_named():
     assert run_plain("-c", code, SHOAL_PLAIN="pack, product").split() == ["False", "True", "False", "True"]
 
 
+@pytest.mark.full
 def test_an_unknown_trick_is_one_sentence():
     command = [Path(sys.executable).with_name("shoal"), "train", "CartPole-v1"]
     done = subprocess.run(

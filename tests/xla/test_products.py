@@ -14,6 +14,7 @@ def drawn(outputs, inputs, batch):
     return kernel, x, jax.random.normal(keys[2], (outputs, batch)), jax.random.normal(keys[3], (outputs,))
 
 
+@pytest.mark.quick("33")
 @pytest.mark.parametrize("outputs", [1, products.MAX_SUMMED_OUTPUTS, 33])
 def test_a_product_and_its_gradient_are_those_of_the_plain_form(outputs):
     """Values bit for bit; gradients within the rounding of sums of 200 products."""

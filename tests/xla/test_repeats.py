@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.nets.encoders import Encoder
+from shoal.nets import torsos
 from shoal.nets.memory import recurrent
-from shoal.nets.memory.recurrent import CoreOptions, RecurrentTorso
+from shoal.nets.memory.recurrent import RecurrentTorso
 from shoal.nets.memory.sequences import NetworkInputs
+from shoal.nets.torso_config import CoreConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete
 from shoal.xla.repeats import apply_to_distinct, apply_to_distinct_plain, distinct_rows
@@ -91,8 +92,16 @@ def test_a_few_rows_are_computed_as_they_are():
 def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encoder):
     """Features, memories and gradients, of a network that sees a grid and a direction; some rows are equal."""
     spec = EnvSpec(Dict({"direction": Discrete(4), "view": GRID}), Discrete(3))
-    core = CoreOptions("gru", 6, action_size=3 * beside, action_embedding=2 * beside, reward=beside)
-    torso = RecurrentTorso(spec, core, sizes=(7,) * beside, encoder=encoder, key=jax.random.key(0))
+    config = CoreConfig(
+        core="gru",
+        core_size=6,
+        previous_action=beside,
+        action_embedding=2 * beside,
+        previous_reward=beside,
+        hidden_sizes=(7,) * beside,
+        encoder=encoder,
+    )
+    torso = RecurrentTorso(spec, config, key=jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), 6)
     steps, envs = 5, 8
     kinds = jax.random.randint(keys[0], (steps, envs), 0, 12)
@@ -121,7 +130,7 @@ def test_a_torso_gives_what_it_would_give_row_by_row(monkeypatch, beside, encode
     )
     ours = everything()
     assert calls
-    monkeypatch.setattr(Encoder, "expects_repeats", False)
+    monkeypatch.setattr(torsos.ENCODERS[encoder], "expects_repeats", False)
     theirs = everything()
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
@@ -132,7 +141,9 @@ def test_what_repeats_is_made_of_integers():
     numbers = Box(-1.0, 1.0, (2,))
 
     def expects_repeats(space, kind="cnn"):
-        return jax.eval_shape(lambda key: Encoder(space, kind, key=key), jax.random.key(0)).expects_repeats
+        return jax.eval_shape(
+            lambda key: torsos.build(space, kind, key=key), jax.random.key(0)
+        ).expects_repeats
 
     assert expects_repeats(GRID)
     assert expects_repeats(Dict({"view": GRID, "direction": Discrete(4)}))

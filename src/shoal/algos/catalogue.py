@@ -45,13 +45,13 @@ def config_class(name: str) -> type[Any]:
     return imported if isinstance(imported, type) else type(imported)
 
 
-def name_of(config: Any) -> str:
+def name_of(config: object) -> str:
     """Return the name of a config's algorithm: a registered name, or `module:Name`."""
     path = f"{type(config).__module__}:{type(config).__qualname__}"
     return next((name for name, other in _algorithms.items() if other == path), path)
 
 
-def check_algorithm(algorithm: Any, argument: str = "algorithm") -> None:
+def check_algorithm(algorithm: object, argument: str = "algorithm") -> None:
     """Require that an algorithm, given as an argument of this name, is a name, a config or the class of a config."""
     is_config = dataclasses.is_dataclass(algorithm) and hasattr(algorithm, "algorithm")
     if not isinstance(algorithm, str) and not is_config:

@@ -11,10 +11,10 @@ import numpy as np
 
 from shoal.algos import part_checks
 from shoal.algos.acting import memories
-from shoal.algos.acting.normalisation import belongs_to
+from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
-from shoal.nets import networks, q_networks, torsos
+from shoal.nets import networks, q_networks, torso_choice
 from shoal.nets.torso_config import CoreConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
@@ -111,7 +111,7 @@ def check_integers(config: Any) -> None:
         and isinstance(network, CoreConfig)
         and ("one_hot" in network.encoder_kinds or network.looks)
     ):
-        name = "encoder" if "one_hot" in torsos.kinds_of(network.encoder) else "critic_encoder"
+        name = "encoder" if "one_hot" in torso_choice.kinds_of(network.encoder) else "critic_encoder"
         is_one_hot = "one_hot" in network.encoder_kinds
         reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={network.queries} need"
         raise ShoalError(
@@ -187,7 +187,7 @@ def check_dqn(config: Any) -> None:
         )
 
 
-def check_chunks(config: Any, num_steps: int) -> None:
+def check_chunks(config: memories.WithMemory, num_steps: int) -> None:
     """Check that chunks of a recurrent network's steps divide the rollout, and that the burn-in fits before a chunk."""
     length = config.chunk_length or num_steps
     check_divides("chunk_length", length, "num_steps", num_steps)
@@ -202,7 +202,7 @@ def check_chunks(config: Any, num_steps: int) -> None:
         )
 
 
-def check_observations(config: Any, spec: EnvSpec) -> None:
+def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
     """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers."""
     least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
     if not struct.is_traced(least, most) and least > most:

@@ -5,9 +5,11 @@ in `dqn_config.py`, the replay in `learning/replay.py`, the losses in `learning/
 this algorithm with another `values` of the network.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,6 @@ import optax
 
 from shoal.algos.acting import exploration, normalisation
 from shoal.algos.acting.exploration import ActingPolicy
-from shoal.algos.dqn_config import DQNConfig
 from shoal.algos.learning import action_values, metric_means, optimisers, replay
 from shoal.algos.learning.action_values import Transitions, legal
 from shoal.algos.learning.replay import StoredSteps, Window
@@ -43,6 +44,9 @@ from shoal.types import (
     transitions,
 )
 from shoal.xla.chunked_gradients import mean_gradient
+
+if TYPE_CHECKING:
+    from shoal.algos.dqn_config import DQNConfig  # which makes this algorithm
 
 
 class Shared(NamedTuple):

@@ -7,10 +7,11 @@ from shoal.algos import checks
 from shoal.algos.acting.exploration import ExplorationConfig
 from shoal.algos.acting.normalisation import NormalisationConfig
 from shoal.algos.agents.agents_config import AgentsConfig
+from shoal.algos.dqn import dqn
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.algos.learning.replay import ReplayConfig
 from shoal.config import settings, struct
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import networks, q_networks
 from shoal.nets.q_networks import QNetworkConfig
@@ -23,39 +24,13 @@ class DQNConfig(NormalisationConfig):
 
     name: ClassVar[str] = "dqn"
     run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 8, "num_steps": 10}
-    needs: ClassVar[Table] = {
-        **NormalisationConfig.needs,
-        "huber_delta": (Needs("values", ("expected", "quantile")), Needs("huber", (True,))),
-        **dict.fromkeys(
-            ("munchausen_temperature", "munchausen_alpha", "munchausen_lowest"),
-            (Needs("munchausen", (True,)),),
-        ),
-        "q_lambda": (Needs("multistep", other_than=("n_step",), such_as="retrace"),),
-        "huber": (Needs("values", ("expected", "quantile")),),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": (
-            *("learning_rate", "gamma", "buffer_size", "batch_size", "learning_starts", "train_frequency"),
-            *("target_network_frequency", "n_step", "double"),
-        ),
-        "targets": (
-            *("tau", "multistep", "q_lambda", "huber", "huber_delta"),
-            *("munchausen", "munchausen_temperature", "munchausen_alpha", "munchausen_lowest"),
-        ),
-        "normalisation": (
-            *("norm_obs", "reward_scale", "obs_norm_entries"),
-            *("obs_norm_min_deviation", "obs_norm_max_deviation", "obs_norm_warmup_steps"),
-            *("obs_clip", "obs_clip_entries"),
-        ),
-        "network": ("network",),
-    }
-
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"normalisation": ("norm_obs",), "memory": ("core",)}
     optimization: OptimizerConfig = OptimizerConfig(
         learning_rate=2.5e-4, max_grad_norm=math.inf, optimizer_args=("eps=1e-8",)
     )
     """Holds the settings of gradient steps."""
     network: networks.NetworkSettings = settings.chosen(
-        QNetworkConfig(), q_networks.choose, q_networks.name_of
+        QNetworkConfig(), q_networks.choose, q_networks.name_of, group="network"
     )
     """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
     replay: ReplayConfig = ReplayConfig()
@@ -64,36 +39,51 @@ class DQNConfig(NormalisationConfig):
     """Holds the settings of random actions."""
     agents: AgentsConfig = AgentsConfig()
     """Holds the settings of several agents."""
-    gamma: float = parameter(0.99, low=0.0, high=1.0)
+    gamma: float = parameter(0.99, low=0.0, high=1.0, group="most used")
     """Discounts rewards by this factor per step."""
-    target_network_frequency: int = parameter(500, low=1, high=100_000)
+    target_network_frequency: int = parameter(500, low=1, high=100_000, group="most used")
     """Moves the target network once in this many environment steps, of all environments together."""
-    tau: float = parameter(1.0, above=0.0, high=1.0)
+    tau: float = parameter(1.0, above=0.0, high=1.0, group="targets")
     """Moves the target network this far towards the one that learns; 1 makes it a copy."""
-    double: bool = False
+    double: bool = parameter(False, group="most used")
     """Chooses the next action by the network that learns, and takes its value from the target network."""
-    multistep: Literal["n_step", "retrace", "tree_backup", "q_lambda_watkins", "uncorrected"] = "n_step"
+    multistep: Literal["n_step", "retrace", "tree_backup", "q_lambda_watkins", "uncorrected"] = parameter(
+        "n_step", group="targets"
+    )
     """Sums the rewards of n_step steps whatever the actions were; or corrects for those that were not greedy by
     Retrace, Tree-Backup or Watkins' Q(λ); or adds their TD errors without correction (Harutyunyan's Q(λ))."""
-    q_lambda: float = parameter(1.0, low=0.0, high=1.0)
+    q_lambda: float = parameter(
+        1.0,
+        low=0.0,
+        high=1.0,
+        group="targets",
+        needs=Needs("multistep", other_than=("n_step",), such_as="retrace"),
+    )
     """Multiplies the traces of multistep by this for each step."""
-    huber: bool = False
+    huber: bool = parameter(False, group="targets", needs=Needs("values", ("expected", "quantile")))
     """Makes the loss linear for errors beyond huber_delta; of quantiles, squared for errors within it."""
-    huber_delta: float = parameter(1.0, above=0.0)
+    huber_delta: float = parameter(
+        1.0,
+        above=0.0,
+        group="targets",
+        needs=(Needs("values", ("expected", "quantile")), Needs("huber", (True,))),
+    )
     """Makes the loss linear for errors beyond this (huber)."""
-    munchausen: bool = False
+    munchausen: bool = parameter(False, group="targets")
     """Adds the scaled logarithm of the softmax policy to the reward, and takes soft values."""
-    munchausen_temperature: float = parameter(0.03, above=0.0)
+    munchausen_temperature: float = parameter(
+        0.03, above=0.0, group="targets", needs=Needs("munchausen", (True,))
+    )
     """Sets the temperature of the softmax policy (munchausen)."""
-    munchausen_alpha: float = parameter(0.9, low=0.0, high=1.0)
+    munchausen_alpha: float = parameter(
+        0.9, low=0.0, high=1.0, group="targets", needs=Needs("munchausen", (True,))
+    )
     """Multiplies the logarithm that is added to the reward by this (munchausen)."""
-    munchausen_lowest: float = parameter(-1.0, high=0.0)
+    munchausen_lowest: float = parameter(-1.0, high=0.0, group="targets", needs=Needs("munchausen", (True,)))
     """Adds at least this logarithm, times the temperature, to the reward (munchausen)."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """Return DQN's functions for an environment; gradients and statistics are reduced over `axis`."""
-        from shoal.algos.dqn import dqn  # noqa: PLC0415 (it imports this class)
-
         if spec.num_agents == 1:
             return dqn(self, spec, axis)
         return self.agents.algorithm(lambda of_agent, size: dqn(self, of_agent, axis, size), spec)

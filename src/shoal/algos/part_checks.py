@@ -2,20 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shoal.algos.acting import memories
 from shoal.algos.learning import advantages, critic_losses, surrogates
-from shoal.algos.learning.advantages import ReturnInputs
+from shoal.algos.learning.minibatches import Rows
 from shoal.base.errors import ShoalError
 from shoal.base.imports import chosen_function
 from shoal.nets import networks
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
-from shoal.types import Array, EnvSpec, TimeStep
+from shoal.types import Array, EnvSpec, TimeStep, contract
 from shoal.types.spaces import zeros
 
 _SHAPE = (3, 2)  # steps and streams that a user's own function is called with
@@ -45,7 +45,7 @@ def check_parts(config: Any, spec: EnvSpec) -> None:
 
     steps, flag = (jax.ShapeDtypeStruct(_SHAPE, dtype) for dtype in (jnp.float32, jnp.bool_))
     value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((_SHAPE[0] + 1, *_SHAPE[1:]), ()))
-    inputs = ReturnInputs(*cast(Any, (steps, steps, flag, steps)))
+    inputs = Rows(weight=steps, reward=steps, discount=steps, last=flag)
     distribution, output = _network_outputs(config, spec)
     arguments: dict[str, tuple[Any, ...]] = {
         "surrogate": (steps, steps, (distribution, distribution), number),
@@ -65,15 +65,11 @@ def _check_call(setting: str, choice: Any, function: Any, arguments: tuple[Any, 
     except TypeError as error:
         parameters = _PARTS[setting][1]
         raise ShoalError(f"{setting}={choice!r} cannot be called with ({parameters}): {error}.") from None
-    result = jax.eval_shape(function, *arguments)
-    arrays = result if isinstance(result, tuple) else (result,)
-    found = [f"{getattr(x, 'dtype', type(x).__name__)}{list(getattr(x, 'shape', ()))}" for x in arrays]
-    expected = [f"float32{list(_SHAPE)}"] * (2 if setting == "advantage" else 1)
-    if found != expected:
-        raise ShoalError(
-            f"{setting}={choice!r} returns {' and '.join(found)} for {_SHAPE[0]} steps of {_SHAPE[1]} streams; it must "
-            f"return {' and '.join(expected)}."
-        )
+    result, who = jax.eval_shape(function, *arguments), contract.named(function, f"{setting}={choice!r}")
+    given = f"{_SHAPE[0]} steps of {_SHAPE[1]} streams"
+    is_pair = setting == "advantage"
+    for x in contract.require_tuple(who, result, "(advantage, target)") if is_pair else (result,):
+        contract.require_array(who, x, _SHAPE, given=given, why="for each of both" * is_pair)
 
 
 def _network_outputs(config: Any, spec: EnvSpec) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ and all settings are those of PPO.
 from typing import Literal
 
 from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 
 

@@ -4,9 +4,11 @@ From top to bottom: the learner, how it acts, the update, the advantages of a ro
 and the rows of a rollout. The settings are in `ppo_config.py`; `xla/chunked_gradients.py` cuts rows in chunks.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +26,8 @@ from shoal.algos.learning import (
     surrogates,
     value_normalisation,
 )
-from shoal.algos.learning.advantages import ReturnInputs
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.algos.learning.recomputation import Rollout
-from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 from shoal.nets import networks
 from shoal.nets.actor_critic import acting_part
@@ -45,7 +45,6 @@ from shoal.types import (
     EnvSpec,
     Keys,
     Learner,
-    Mean,
     Metrics,
     PyTree,
     TimeStep,
@@ -54,6 +53,9 @@ from shoal.types import (
     transitions,
 )
 from shoal.xla.chunked_gradients import mean_gradient, num_chunks
+
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig  # which makes this algorithm
 
 
 class Shared(NamedTuple):
@@ -209,8 +211,8 @@ def update(
     clock: Clock,
 ) -> tuple[Learner, Metrics, Checks]:
     """Make epochs of gradient steps on minibatches of one rollout; statistics are reduced over devices by `axis`."""
-    rows, prepared, metrics, rollout = prepare(config, spec, axis, learner, trajectory)
-    shared = prepared.shared
+    rows, learner, metrics, rollout = prepare(config, spec, axis, learner, trajectory)
+    shared = learner.shared
     if not config.adapts_kl_coef:  # the config's, which may change while a run trains
         shared = shared._replace(kl_coef=jnp.asarray(config.kl_coef, jnp.float32))
     schedule = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
@@ -226,40 +228,32 @@ def update(
 
     epochs = max(config.update_epochs, config.critic_update_epochs or 0)
     orders = minibatches.shuffled_rows(rows, epochs, config.num_minibatches, keys.local)
-    numbers = jnp.arange(epochs)
     if config.recompute == "epoch":
 
-        def steps_of_epoch(state: GradientState, order: tuple[Array, Array]) -> tuple[GradientState, Array]:
-            epoch, index = order
-            advantage, target = jax.lax.cond(
-                epoch > 0,  # the first begins with the parameters that acted
-                lambda parts: recomputation.estimate(config, axis, rollout, shared.value, merge_noisy(parts)),
-                lambda parts: (rows.advantage, rows.target),
-                state.parts,
-            )
-            current = rows._replace(advantage=advantage, target=target)
-            batches = minibatches.with_statistics(config, axis, current, index, epoch)
-            return jax.lax.scan(functools.partial(step, current), state, batches)
+        def estimate(state: GradientState) -> tuple[Array, Array]:
+            network = merge_noisy(state.parts)
+            return recomputation.estimate(config, axis, rollout, shared.value, network)
 
-        state, history = jax.lax.scan(steps_of_epoch, state, (numbers, orders))
-        history = history.reshape(-1, len(METRICS))
+        state, history = recomputation.scan_epochs(config, axis, rows, orders, estimate, step, state)
     else:
         index = orders.reshape(-1, orders.shape[-1])
-        of_epochs = jnp.repeat(numbers, config.num_minibatches)
+        of_epochs = jnp.repeat(jnp.arange(epochs), config.num_minibatches)
         batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
         state, history = jax.lax.scan(functools.partial(step, rows), state, batches)
 
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
     shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
     steps = step_metrics(config, history)
-    metrics |= metric_means.step_means(steps, ACTOR_METRICS) | {
+    metrics = {
+        **metrics,
+        **metric_means.step_means(steps, ACTOR_METRICS),
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "gradient_steps": metric_means.scalar_mean(len(history)),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
     shared = adapt_coefficients(config, shared, last_kl)
-    return Learner(shared, prepared.local), metrics, find_not_finite(metrics, steps)
+    return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
 
 
 def step_metrics(config: PPOConfig, history: Array) -> dict[str, Array]:
@@ -270,22 +264,16 @@ def step_metrics(config: PPOConfig, history: Array) -> dict[str, Array]:
     return steps | {"total_loss": total_loss}
 
 
-class Prepared(NamedTuple):
-    """The rows of a rollout, and the state of the learner from which an update starts."""
-
-    rows: Rows
-    learner: Learner  # with the rollout's statistics in its normalisers
-    metrics: dict[str, Mean]
-    rollout: Rollout
-
-
 def prepare(
     config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...], learner: Learner, trajectory: Trajectory
-) -> Prepared:
+) -> tuple[Rows, Learner, Metrics, Rollout]:
     """Compute the advantages and value targets of a rollout, and lay it out as rows.
 
     The normaliser of observations that acting used is the one used here; the rollout's own statistics are merged
     into the learner that is returned, for the next rollout.
+
+    Returns:
+      the rows, the learner, metrics, and what further estimates need.
     """
     before, after = without_last(trajectory.timesteps), jax.tree.map(lambda x: x[1:], trajectory.timesteps)
     steps = transitions(trajectory)
@@ -293,16 +281,20 @@ def prepare(
     reward, learner = normalisation.scale_rewards(config, axis, learner, after, weight)
 
     inputs, replayed = replay_rollout(config, spec, learner, trajectory)
-    rollout = Rollout(
-        inputs,
-        memories.before_rollout(trajectory.memory, learner.local),
-        raw_actions(trajectory),
-        trajectory.extras.log_prob,
-        ReturnInputs(reward, config.gamma * steps.discount, after.last, weight),
+    acted = Rows(
+        weight=weight,
+        inputs=without_last(inputs),
+        raw_action=raw_actions(trajectory),
+        log_prob=trajectory.extras.log_prob,
+        distribution=trajectory.extras.distribution,
+        reward=reward,
+        discount=config.gamma * steps.discount,
+        last=after.last,
     )
+    rollout = Rollout(inputs, memories.before_rollout(trajectory.memory, learner.local), acted)
     output = expectation(replayed.value)
     value = value_normalisation.denormalise(learner.shared.value, output)
-    advantage, target = advantages.estimate(config, rollout.returns, value, None)
+    advantage, target = advantages.estimate(config, acted, value, None)
     metrics = {
         "explained_variance": metric_means.scalar_mean(
             statistics.explained_variance(target, value[:-1], weight, axis_name=axis)
@@ -320,9 +312,10 @@ def prepare(
         metrics |= metric_means.clipping_metrics(x, jnp.ones_like(x), target, atoms, weight, axis)
     moments = normalisation.observe(shared.observation, before.observation, weight, axis)
     shared = shared._replace(observation=moments)
-    rows = make_rows(config, trajectory, rollout, replayed, output, advantage, target)
+    acted = acted._replace(value=output, advantage=advantage, target=target)
+    rows = make_rows(config, acted, inputs, replayed.starts)
     local = learner.local._replace(critic=replayed.critic)
-    return Prepared(rows, Learner(shared, local), metrics, rollout)
+    return rows, Learner(shared, local), metrics, rollout
 
 
 class GradientState(NamedTuple):
@@ -408,33 +401,20 @@ def loss(
     return actor_loss + config.vf_coef * parts.value_loss, parts
 
 
-def make_rows(
-    config: PPOConfig,
-    trajectory: Trajectory,
-    rollout: Rollout,
-    replayed: sequences.Replayed,
-    value: Array,
-    advantage: Array,
-    target: Array,
-) -> Rows:
-    """Make the rows of a rollout; values and targets [T, N] are as the value loss compares them."""
-    rows = Rows(
-        inputs=without_last(rollout.inputs),
-        raw_action=rollout.raw_action,
-        log_prob=rollout.log_prob,
-        distribution=trajectory.extras.distribution,
-        value=value,
-        advantage=advantage,
-        target=target,
-        weight=rollout.returns.weight,
-    )
-    rows = minibatches.masked(config, rows)
-    inputs = rows.inputs
+def make_rows(config: PPOConfig, acted: Rows, inputs: NetworkInputs, starts: PyTree) -> Rows:
+    """Lay out the transitions of a rollout, [T, N], as rows.
+
+    Args:
+      inputs: of the network at all T+1 steps.
+      starts: the network's memories before each of `minibatches.start_steps`.
+    """
     if config.recompute == "minibatch":
-        rows = recomputation.rows_of_streams(config, rows, rollout)
-    else:
-        rows = minibatches.to_rows(config, rows)
-    return rows._replace(start=minibatches.chunk_starts(config, inputs, replayed.starts))
+        masked = minibatches.masked(config, acted)
+        rows = recomputation.rows_of_streams(config, masked, inputs)
+    else:  # the loss does not read what advantages were computed from
+        masked = minibatches.masked(config, acted._replace(reward=(), discount=(), last=()))
+        rows = minibatches.to_rows(config, masked)
+    return rows._replace(start=minibatches.chunk_starts(config, masked.inputs, starts))
 
 
 def replay_rollout(

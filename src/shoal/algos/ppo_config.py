@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 from shoal.algos import checks
 from shoal.algos.acting import memories
@@ -13,18 +13,24 @@ from shoal.algos.learning import surrogates
 from shoal.algos.learning.advantages import ESTIMATORS
 from shoal.algos.learning.critic_losses import LOSSES
 from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
+from shoal.algos.ppo import ppo
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
-from shoal.config.struct import parameter
+from shoal.config.fields import Use, parameter
+from shoal.config.requirements import Needs
 from shoal.nets import networks
 from shoal.types import Algorithm, EnvSpec
 from shoal.xla.chunked_gradients import default_chunk_rows
 
 # The orders of all passes are drawn ahead, and one update should not take very long.
 MAX_EPOCHS = 10_000
+_USED, _POLICY, _VALUE = "most used", "policy loss", "value loss and returns"  # groups of the help
 _PENALTY = Needs("surrogate", ("penalty",), or_function=True)
+_CLIP = Needs("surrogate", ("clip",), or_function=True)
 _DPO = Needs("surrogate", ("dpo",), or_function=True)
+_HUBER = Needs("value_loss", ("huber",), or_function=True)
+_HL_GAUSS = Needs("value_loss", ("hl_gauss",), or_function=True)
+_TRACE = Needs("advantage", other_than=("discounted_returns",), such_as="gae")
 _VTRACE = Needs("advantage", ("vtrace",), or_function=True)
 
 
@@ -32,133 +38,122 @@ _VTRACE = Needs("advantage", ("vtrace",), or_function=True)
 class PPOConfig(NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
-    needs: ClassVar[Table] = {
-        "desired_kl": ((Needs("lr_schedule", ("adaptive",)), Needs("adaptive_kl_coef", (True,))),),
-        "clip_coef": (Needs("surrogate", ("clip",), or_function=True),),
-        "kl_coef": (_PENALTY,),
-        "adaptive_kl_coef": (_PENALTY,),
-        **dict.fromkeys(("dpo_alpha", "dpo_beta"), (_DPO,)),
-        "vf_clip_coef": (Needs("clip_vloss", (True,)),),
-        "huber_delta": (Needs("value_loss", ("huber",), or_function=True),),
-        "hl_gauss_sigma": (Needs("value_loss", ("hl_gauss",), or_function=True),),
-        "gae_lambda": (Needs("advantage", other_than=("discounted_returns",), such_as="gae"),),
-        **dict.fromkeys(("rho_clip", "c_clip"), (_VTRACE,)),
-        **MemoryConfig.needs,
-        **NormalisationConfig.needs,
-        "action_scaling": (
-            Needs("action_space", kinds=("Box",)),
-            Needs("distribution", ("auto", "normal")),
-        ),
-        "noise_correlation": (Needs("correlated_noise", (True,)),),
-    }
-    needs_to_change: ClassVar[Table] = {"kl_coef": (Needs("adaptive_kl_coef", (False,)),)}
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("learning_rate", "gamma", "update_epochs", "num_minibatches", "ent_coef", "norm_obs"),
-        "policy loss": (
-            *("surrogate", "clip_coef", "kl_coef", "adaptive_kl_coef", "desired_kl"),
-            *("dpo_alpha", "dpo_beta", "target_kl", "kl_stop"),
-        ),
-        "value loss and returns": (
-            *("gae_lambda", "advantage", "rho_clip", "c_clip", "recompute"),
-            *("vf_coef", "value_loss", "huber_delta", "hl_gauss_sigma", "clip_vloss", "vf_clip_coef"),
-        ),
-        "normalisation": (
-            *("norm_adv", "norm_value", "norm_reward", "reward_scale", "obs_norm_entries"),
-            *("obs_norm_min_deviation", "obs_norm_max_deviation", "obs_norm_warmup_steps"),
-            *("obs_clip", "obs_clip_entries"),
-        ),
-        "optimisation": ("gradient_chunk",),
-        "the critic's own optimisation": ("critic_update_epochs",),
-        "network": ("network",),
-        "memory": ("chunk_length", "burn_in", "memory_lasts"),
-        "actions": ("action_scaling", "correlated_noise", "noise_correlation"),
-    }
-
     optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig()
     """Holds the settings of gradient steps."""
     network: networks.NetworkSettings = settings.chosen(
-        networks.NetworkConfig(), networks.choose, networks.name_of
+        networks.NetworkConfig(), networks.choose, networks.name_of, group="network"
     )
     """Uses this network: a class, or a struct of settings with a method build, as module:Name; see docs/networks.md
     for your own."""
     agents: AgentsConfig = AgentsConfig()
     """Holds the settings of several agents."""
-    desired_kl: float = parameter(0.01, above=0.0)
+    desired_kl: float = parameter(
+        0.01,
+        above=0.0,
+        group=_POLICY,
+        needs=((Needs("lr_schedule", ("adaptive",)), Needs("adaptive_kl_coef", (True,))),),
+    )
     """Sets the KL per update that the adaptive schedule and the adaptive KL coefficient aim at."""
-    gamma: float = parameter(0.99, low=0.0, high=1.0)
+    gamma: float = parameter(0.99, low=0.0, high=1.0, group=_USED)
     """Discounts rewards by this factor per step."""
-    gae_lambda: float = parameter(0.95, low=0.0, high=1.0)
+    gae_lambda: float = parameter(
+        0.95,
+        low=0.0,
+        high=1.0,
+        group=_VALUE,
+        needs=_TRACE,
+    )
     """Sets the trace decay of generalised advantage estimation, λ-returns and V-trace; 1 is Monte Carlo, 0 one-step."""
-    advantage: str = settings.function("gae", ESTIMATORS)
+    advantage: str = parameter("gae", functions=ESTIMATORS, group=_VALUE)
     """Estimates advantages and the value's targets by generalised advantage estimation; by λ-returns, which are the
     same; by discounted returns; or by V-trace, which corrects them by the ratios of the current policy to the one that
     acted (recompute epoch or minibatch)."""
-    rho_clip: float = parameter(1.0, above=0.0, high=math.inf)
+    rho_clip: float = parameter(1.0, above=0.0, high=math.inf, group=_VALUE, needs=_VTRACE)
     """Clips V-trace's ratio of a TD error to at most this, which is at least c_clip (advantage vtrace)."""
-    c_clip: float = parameter(1.0, above=0.0, high=math.inf)
+    c_clip: float = parameter(1.0, above=0.0, high=math.inf, group=_VALUE, needs=_VTRACE)
     """Clips V-trace's ratio in the trace to at most this (advantage vtrace)."""
-    recompute: Literal["never", "epoch", "minibatch"] = "never"
+    recompute: Literal["never", "epoch", "minibatch"] = parameter("never", group=_VALUE)
     """Computes advantages and targets once, again with the current parameters before each further epoch, or within the
     loss of each minibatch, which then consists of whole environments: num_minibatches must divide num_envs."""
-    update_epochs: int = parameter(4, low=1, high=MAX_EPOCHS)
+    update_epochs: int = parameter(4, low=1, high=MAX_EPOCHS, group=_USED)
     """Passes this many times over each rollout."""
-    num_minibatches: int = parameter(4, low=1)
+    num_minibatches: int = parameter(4, low=1, group=_USED)
     """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
-    surrogate: str = settings.function("clip", surrogates.SURROGATES)
+    surrogate: str = parameter("clip", functions=surrogates.SURROGATES, group=_POLICY)
     """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
-    clip_coef: float = parameter(0.2, above=0.0)
+    clip_coef: float = parameter(0.2, above=0.0, group=_POLICY, needs=_CLIP)
     """Stops the gradient of a probability ratio that is further than this from 1 (surrogate clip)."""
-    kl_coef: float = parameter(1.0, low=0.0)
+    kl_coef: float = parameter(
+        1.0, low=0.0, group=_POLICY, needs=_PENALTY, needs_to_change=Needs("adaptive_kl_coef", (False,))
+    )
     """Sets the weight of the KL penalty, or its first value if it adapts (surrogate penalty)."""
-    adaptive_kl_coef: bool = True
+    adaptive_kl_coef: bool = parameter(True, group=_POLICY, needs=_PENALTY)
     """Doubles the KL coefficient after an update of a KL above 1.5 desired_kl, halves it below desired_kl / 1.5."""
-    dpo_alpha: float = parameter(2.0, above=0.0)
+    dpo_alpha: float = parameter(2.0, above=0.0, group=_POLICY, needs=_DPO)
     """Sets the slope of DPO's drift for positive advantages (surrogate dpo)."""
-    dpo_beta: float = parameter(0.6, above=0.0)
+    dpo_beta: float = parameter(0.6, above=0.0, group=_POLICY, needs=_DPO)
     """Sets the slope of DPO's drift for negative advantages (surrogate dpo)."""
-    target_kl: float = parameter(math.inf, above=0.0, high=math.inf)
+    target_kl: float = parameter(math.inf, above=0.0, high=math.inf, group=_POLICY)
     """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf disables this."""
-    kl_stop: bool = False
+    kl_stop: bool = parameter(False, group=_POLICY)
     """Compiles the KL stop into the program, as a finite target_kl does; for sweeps in which a target_kl is inf."""
-    ent_coef: float = parameter(0.0, low=0.0)
+    ent_coef: float = parameter(0.0, low=0.0, group=_USED)
     """Weights the entropy bonus."""
-    vf_coef: float = parameter(0.5, low=0.0)
+    vf_coef: float = parameter(0.5, low=0.0, group=_VALUE)
     """Weights the value loss."""
-    value_loss: str = settings.function("squared", LOSSES)
+    value_loss: str = parameter("squared", functions=LOSSES, group=_VALUE)
     """Trains the critic by half the squared error or by Huber's loss; or, where it predicts a distribution (value_head
     categorical), by the cross-entropy with a Gaussian around the target or with the two atoms nearest to it."""
-    huber_delta: float = parameter(1.0, above=0.0)
+    huber_delta: float = parameter(
+        1.0,
+        above=0.0,
+        group=_VALUE,
+        needs=_HUBER,
+    )
     """Makes the value loss linear for errors beyond this (value_loss huber)."""
-    hl_gauss_sigma: float = parameter(0.75, above=0.0)
+    hl_gauss_sigma: float = parameter(
+        0.75,
+        above=0.0,
+        group=_VALUE,
+        needs=_HL_GAUSS,
+    )
     """Gives the Gaussian around a target this standard deviation, in distances between atoms (value_loss hl_gauss)."""
-    clip_vloss: bool = False
+    clip_vloss: bool = parameter(False, group=_VALUE)
     """Clips the change of the value as the ratio is clipped."""
-    vf_clip_coef: float = parameter(0.2, above=0.0)
+    vf_clip_coef: float = parameter(0.2, above=0.0, group=_VALUE, needs=Needs("clip_vloss", (True,)))
     """Clips a value to within this distance of its old one (clip_vloss)."""
-    norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
+    norm_adv: Literal["minibatch", "batch", "none"] = parameter("minibatch", group="normalisation")
     """Normalises advantages to mean 0 and standard deviation 1 over each minibatch, over the rollout, or not at all."""
-    norm_value: Literal["none", "running", "popart"] = "none"
+    norm_value: Literal["none", "running", "popart"] = parameter("none", group="normalisation")
     """Trains the critic on targets that are normalised by their running mean and standard deviation; popart also
     rescales its last layer when these change, so that no value changes."""
-    norm_reward: bool = False
+    norm_reward: bool = parameter(False, group="normalisation")
     """Divides rewards by the running standard deviation of their discounted return."""
-    critic_update_epochs: int | None = parameter(None, low=1, high=MAX_EPOCHS)
+    critic_update_epochs: int | None = parameter(
+        None, low=1, high=MAX_EPOCHS, group="the critic's own optimisation"
+    )
     """Passes this many times over each rollout with the critic; None uses update_epochs."""
-    action_scaling: Literal["rescale", "clip"] = "rescale"
+    action_scaling: Literal["rescale", "clip"] = parameter(
+        "rescale",
+        group="actions",
+        needs=(Needs("action_space", kinds=("Box",)), Needs("distribution", ("auto", "normal"))),
+    )
     """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
-    correlated_noise: bool = False
+    correlated_noise: bool = parameter(False, group="actions")
     """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
-    noise_correlation: float = parameter(0.9, low=0.0, high=1.0)
+    noise_correlation: float = parameter(
+        0.9, low=0.0, high=1.0, group="actions", needs=Needs("correlated_noise", (True,))
+    )
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
-    gradient_chunk: int = parameter(-1, low=-1, high=LARGEST_INDEX)
+    gradient_chunk: int = parameter(
+        -1, low=-1, high=LARGEST_INDEX, group="optimisation", use=Use(tells_apart=False)
+    )
     """Computes a minibatch's gradient in parts of this many steps, which fit in cache: 0 is all at once, -1 chooses
     (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, with memory, and with
     recompute minibatch). Changes rounding only."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """Return PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
-        from shoal.algos.ppo import ppo  # noqa: PLC0415 (it imports this class)
-
         config = self.with_critic_defaults()
         if spec.num_agents == 1:
             return ppo(config, spec, axis)

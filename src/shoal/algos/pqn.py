@@ -26,7 +26,6 @@ from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Table
 from shoal.config.struct import parameter
 from shoal.nets import networks, q_networks
 from shoal.nets.inputs import action_features
@@ -57,22 +56,6 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PQN; the names and defaults are CleanRL's."""
 
     run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 4, "num_steps": 128}
-    needs: ClassVar[Table] = {
-        **NormalisationConfig.needs,
-        **MemoryConfig.needs,
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": (
-            *("learning_rate", "gamma", "q_lambda", "update_epochs", "num_minibatches", "norm_obs", "core"),
-        ),
-        "normalisation": (
-            *("reward_scale", "obs_norm_entries", "obs_norm_min_deviation", "obs_norm_max_deviation"),
-            *("obs_norm_warmup_steps", "obs_clip", "obs_clip_entries"),
-        ),
-        "network": ("network",),
-        "memory": ("chunk_length", "burn_in", "memory_lasts"),
-    }
-
     optimization: OptimizerConfig = OptimizerConfig(
         learning_rate=2.5e-4,
         lr_schedule="linear",
@@ -82,20 +65,20 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
     )
     """Holds the settings of gradient steps."""
     network: networks.NetworkSettings = settings.chosen(
-        QNetworkConfig(layer_norm=True), q_networks.choose, q_networks.name_of
+        QNetworkConfig(layer_norm=True), q_networks.choose, q_networks.name_of, group="network"
     )
     """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
     exploration: ExplorationConfig = ExplorationConfig()
     """Holds the settings of random actions."""
     agents: AgentsConfig = AgentsConfig()
     """Holds the settings of several agents."""
-    gamma: float = parameter(0.99, low=0.0, high=1.0)
+    gamma: float = parameter(0.99, low=0.0, high=1.0, group="most used")
     """Discounts rewards by this factor per step."""
-    q_lambda: float = parameter(0.65, low=0.0, high=1.0)
+    q_lambda: float = parameter(0.65, low=0.0, high=1.0, group="most used")
     """Sets the trace decay of the returns: 0 takes one step, 1 the whole rollout."""
-    update_epochs: int = parameter(4, low=1, high=10_000)
+    update_epochs: int = parameter(4, low=1, high=10_000, group="most used")
     """Passes this many times over each rollout."""
-    num_minibatches: int = parameter(4, low=1, high=LARGEST_INDEX)
+    num_minibatches: int = parameter(4, low=1, high=LARGEST_INDEX, group="most used")
     """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
@@ -265,10 +248,6 @@ def make_rows(config: PQNConfig, spec: EnvSpec, shared: Shared, trajectory: Traj
     rows = Rows(
         inputs=inputs,
         raw_action=trajectory.actions,
-        log_prob=(),
-        distribution=(),
-        value=(),
-        advantage=(),
         target=returns,
         weight=steps.weight,
     )

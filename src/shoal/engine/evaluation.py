@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.imports import import_name
 from shoal.config import struct
 from shoal.engine import team
 from shoal.engine.metrics import checked_numbers
@@ -32,6 +31,7 @@ from shoal.engine.run import (
 from shoal.envs import summaries
 from shoal.envs.base import counted_reward
 from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
+from shoal.types.contract import described, refuse
 
 
 class EpisodeResults(NamedTuple):
@@ -229,7 +229,7 @@ def metrics_of_modes(results: Sequence[EpisodeResults], settings: ProgramSetting
     for index, result in enumerate(results):
         metrics = summarise_episodes(result)
         if settings.eval_metrics is not None:
-            metrics |= checked_numbers("eval_metrics", settings.eval_metrics(result), metrics)
+            metrics |= checked_numbers(settings.eval_metrics, settings.eval_metrics(result), metrics)
         prefix = "sampled_" if index else ""
         all_metrics |= {f"{prefix}{name}": x for name, x in metrics.items()}
     return all_metrics
@@ -336,16 +336,8 @@ def score_of(score: str | Callable, metrics: dict[str, Array]) -> Array:
     if callable(score):
         value = score(metrics)
         if np.shape(value) != () or not isinstance(value, jax.Array | np.generic | int | float):
-            raise ShoalError(
-                f"score={import_name(score)} returns {_describe(value)}; it must return one number."
-            )
+            refuse(score, described(value), "one number")
         return jnp.asarray(value)
     if score not in metrics:
         raise ShoalError(f"score={score!r} is not a metric of an evaluation{nearest(score, metrics)}.")
     return metrics[score]
-
-
-def _describe(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return f"an array of shape {tuple(value.shape)}"
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -26,17 +26,22 @@ from shoal.engine.run import (
     start,
     stream_key,
 )
-from shoal.types import Array, Environment, Keys, Metrics, spec_of
+from shoal.types import AlgorithmConfig, Array, Environment, Keys, Metrics, spec_of
 
 # Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
 MAX_SELECTED = 2**20
 
 
 def start_training(
-    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: ProgramSettings
+    member: tuple[Array, Environment, AlgorithmConfig, Array | int], settings: ProgramSettings
 ) -> Run:
-    """Make a new run as `run.start` does, warmed up, with the sums of its metrics at zero."""
-    run = warm_up(start(key, environment, config, total_updates, settings))
+    """Make a new run as `run.start` does, warmed up, with the sums of its metrics at zero.
+
+    Args:
+      member: the key, the environment, the config and the number of updates.
+      settings: what all members have in common.
+    """
+    run = warm_up(start(*member, settings))
     # Of the mesh that `shard_map` runs this for, which belongs to the types of arrays: so training finds this trace.
     mesh = jax.sharding.get_abstract_mesh()
     sharding = None if mesh.empty else NamedSharding(mesh, PartitionSpec())
@@ -89,7 +94,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
         return (run.updates < end) & (run.fault == NOWHERE)
 
     def body(run: Run) -> Run:
-        new, metrics = _update_traced_once(dataclasses.replace(run, metrics=()))
+        new, metrics, *_ = _update_traced_once(dataclasses.replace(run, metrics=()))
         if run.settings.keeps_last:
             newest = Best(policy_of(new), new.best.score, new.updates)
             new = dataclasses.replace(new, best=struct.where(new.fault == NOWHERE, newest, new.best))
@@ -137,38 +142,17 @@ def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
     return is_running if is_batched[0] else _is_selected(is_running), is_batched[0]
 
 
-def update_once(run: Run) -> tuple[Run, Metrics]:
-    """Make one rollout and one update from it."""
-    run, metrics, found, _ = _update(run)
-    fault = jnp.where(has_fault(found, run.settings.axis), run.updates, run.fault)
-    return dataclasses.replace(run, fault=fault), metrics
-
-
-def leaves_read(run: Run) -> set[str]:
-    """Name the leaves of a run, given as shapes, that its updates read; the others matter only where it starts."""
-    jaxpr = jax.make_jaxpr(update_once)(run).jaxpr
-    read = {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
-    return {name for name, x in zip(struct.named_leaves(run), jaxpr.invars, strict=True) if x in read}
-
-
-# Tracing an update takes half a second. The start of a run, its memory bound and its training share one trace.
-_update_traced_once = jax.jit(update_once, inline=True)
-
-
-def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
-    """Make one update, and report which of its quantities are not finite, and where (see `faults.locate`).
-
-    Where the environment explains faults, the run has of each environment at fault the state of that moment.
-    """
-    run, _, found, faults = _update(run, no_faults(run.environment, run.state.env))
-    if isinstance(faults, FirstFaults):
-        run = dataclasses.replace(run, state=run.state._replace(env=faults.state))
-    return run, locate(found, run.settings.axis)
-
-
-def _update(
+def update_once(
     run: Run, faults: FirstFaults | tuple[()] = ()
 ) -> tuple[Run, Metrics, dict[str, Array], FirstFaults | tuple[()]]:
+    """Make one rollout and one update from it.
+
+    Args:
+      faults: the environments' faults so far, where the rollout is to note them.
+
+    Returns:
+      the run, the sums of its metrics, flags of the quantities that are not finite, and the environments' faults.
+    """
     settings = run.settings
     algorithm = run.config.algorithm(spec_of(run.environment), settings.axis)
     clock = clock_of(run)
@@ -192,6 +176,10 @@ def _update(
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
     learner, metrics, checks = checked_update(algorithm, result, run.learner)
+    own_metrics = episode_metrics(rollout_state.ended, settings.axis)
+    metrics = {**checked_means(algorithm.update, metrics, own_metrics), **own_metrics}
+    found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics))
+    updates = run.updates + 1
     run = dataclasses.replace(
         run,
         learner=learner,
@@ -199,10 +187,29 @@ def _update(
         timestep=rollout_state.timestep,
         memory=rollout_state.memory,
         episodes=rollout_state.episodes,
-        updates=run.updates + 1,
+        updates=updates,
+        fault=jnp.where(has_fault(found, settings.axis), updates, run.fault),
     )
-    own_metrics = episode_metrics(rollout_state.ended, settings.axis)
-    source = f"the update of {type(run.config).__name__}"
-    metrics = {**checked_means(source, metrics, own_metrics), **own_metrics}
-    found = find_faults(trajectory, learner, checked_numbers(source, checks, metrics))
     return run, metrics, found, rollout_state.faults
+
+
+def leaves_read(run: Run) -> set[str]:
+    """Name the leaves of a run, given as shapes, that its updates read; the others matter only where it starts."""
+    jaxpr = jax.make_jaxpr(update_once)(run).jaxpr
+    read = {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
+    return {name for name, x in zip(struct.named_leaves(run), jaxpr.invars, strict=True) if x in read}
+
+
+# Tracing an update takes half a second. The start of a run, its memory bound and its training share one trace.
+_update_traced_once = jax.jit(update_once, inline=True)
+
+
+def locate_fault(run: Run) -> tuple[Run, dict[str, tuple[Array, Array]]]:
+    """Make one update, and report which of its quantities are not finite, and where (see `faults.locate`).
+
+    Where the environment explains faults, the run has of each environment at fault the state of that moment.
+    """
+    run, _, found, faults = update_once(run, no_faults(run.environment, run.state.env))
+    if isinstance(faults, FirstFaults):
+        run = dataclasses.replace(run, state=run.state._replace(env=faults.state))
+    return run, locate(found, run.settings.axis)

@@ -1,7 +1,7 @@
 """Numbers that are not finite: noticed in the update in which they appear, and located when it is made again."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,12 @@ NOWHERE = -1  # the index of an environment where none is at fault, and the upda
 STOPPED = -2
 
 
-def failed_members(faults: Any) -> list[int]:
+def failed_members(faults: object) -> list[int]:
     """List the members that made an update in which something was not finite, by their `Run.fault`, [members]."""
     return np.flatnonzero(~np.isin(np.asarray(faults), (NOWHERE, STOPPED))).tolist()
 
 
-def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, Any]) -> dict[str, Array]:
+def find_faults(trajectory: Trajectory, learner: Learner, checks: Mapping[str, object]) -> dict[str, Array]:
     """Report which quantities of an update are not finite, by name, in the order in which they are computed.
 
     Observations count where an action was taken at them in a transition, or a value is bootstrapped from them; rewards

@@ -12,12 +12,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError
-from shoal.base.imports import import_name
 from shoal.config import struct
 from shoal.engine.evaluation import play_episodes
 from shoal.engine.population.member_layout import map_members
-from shoal.types import Algorithm, Array, Environment, EnvSpec, Learner, Memory, PyTree, TimeStep, spec_of
+from shoal.types import (
+    Algorithm,
+    AlgorithmConfig,
+    Array,
+    Environment,
+    EnvSpec,
+    Learner,
+    Memory,
+    PyTree,
+    TimeStep,
+    spec_of,
+)
+from shoal.types.contract import refuse
 
 
 @struct.struct
@@ -69,10 +79,8 @@ class ScriptedPlayer:
         expected = jax.tree.map(lambda x: (spec.num_agents, *x.shape), example)
         got = jax.tree.map(np.shape, action)
         if got != expected:
-            raise ShoalError(
-                f"{import_name(self.function)} returns actions of shape {got} for {spec.num_agents} agents with "
-                f"action_space={spec.action_space}; it must be {expected}."
-            )
+            world = f"{spec.num_agents} agents with action_space={spec.action_space}"
+            refuse(self.function, f"actions of shape {got} for {world}", f"actions of shape {expected}")
         return jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), action, example)
 
 
@@ -110,7 +118,7 @@ def pair(first: Algorithm, second: Algorithm, is_first: Array) -> Algorithm:
 class Side(NamedTuple):
     """The players of one side, one for each seed; each leaf has a leading axis of them."""
 
-    config: Any  # an algorithm's config, RandomPlayer or ScriptedPlayer
+    config: AlgorithmConfig  # an algorithm's config, RandomPlayer or ScriptedPlayer
     parameters: PyTree
     number: Array  # the number of each player, so that there is a leaf
 

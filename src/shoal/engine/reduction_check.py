@@ -1,18 +1,18 @@
 """Check that an algorithm reduces shared values over the groups."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.engine.loop import update_once
 from shoal.engine.run import ENV_AXIS, ProgramSettings, start
-from shoal.types import Environment, PyTree
+from shoal.types import AlgorithmConfig, Environment, PyTree, spec_of
+from shoal.types.contract import refuse
 
 
-def check_reduced(environment: Environment, config: Any, settings: ProgramSettings, algorithm: str) -> None:
+def check_reduced(environment: Environment, config: AlgorithmConfig, settings: ProgramSettings) -> None:
     """Trace a start and one update of all groups, and require that shared values are the same in each group.
 
     A value that an algorithm computes from one group's environments differs between groups until it is
@@ -23,20 +23,19 @@ def check_reduced(environment: Environment, config: Any, settings: ProgramSettin
       ShoalError: an entry of `learner.shared` or a metric is not reduced.
     """
 
-    def trace_group(environment: Environment, config: Any, _: jax.Array) -> None:
+    def trace_group(environment: Environment, config: AlgorithmConfig, _: jax.Array) -> None:
+        algorithm = config.algorithm(spec_of(environment), settings.axis)
         run = start(jax.random.key(0), environment, config, 1, settings)
-        inspect({"shared": run.learner.shared}, "init")
-        run, metrics = update_once(run)
-        inspect({"shared": run.learner.shared}, "update")
-        inspect({"metrics": dict(metrics)}, "update")
+        inspect({"shared": run.learner.shared}, algorithm.init)
+        run, metrics = update_once(run)[:2]
+        inspect({"shared": run.learner.shared}, algorithm.update)
+        inspect({"metrics": dict(metrics)}, algorithm.update)
 
-    def inspect(tree: PyTree, function: str) -> None:
+    def inspect(tree: PyTree, function: Callable) -> None:
         for name in _mapped_leaves(tree):
-            raise ShoalError(
-                f"algorithm={algorithm!r}: {name!r} of what `{function}` returns differs between the {settings.groups} "
-                "groups of environments; reduce it over `axis` (such as by jax.lax.psum(x, axis)), or train with "
-                "env_groups=1."
-            )
+            returned = f"{name!r} that differs between the {settings.groups} groups of environments"
+            right = "what is reduced over `axis`, such as by jax.lax.psum(x, axis), or be trained with env_groups=1"
+            refuse(function, returned, right)
 
     groups = jax.vmap(trace_group, in_axes=(None, None, 0), axis_name=ENV_AXIS)
     jax.eval_shape(

@@ -6,7 +6,7 @@ index, so that the data does not depend on the number of devices, and no device 
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ def advance_environments(
     return _over_devices(advance, mesh, in_specs, out_specs)(environment, actor, states, key, start, stop)
 
 
-def _over_devices(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
+def _over_devices(function: Callable, mesh: Mesh, in_specs: object, out_specs: object) -> Callable:
     """Split a function over the devices of a mesh; where jit is disabled, call it as it is, on one device.
 
     JAX would compile each operation within `shard_map` by itself then, and hide the values from a debugger.

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 
 from shoal.config import struct
 from shoal.engine import team
-from shoal.engine.contract import checked_algorithm, checked_learner, require_same_structure
+from shoal.engine.contract import checked_algorithm, checked_learner
 from shoal.engine.nonfinite import NOWHERE
 from shoal.envs.batch import Batch
 from shoal.envs.trials import consecutive
-from shoal.types import Array, Clock, Environment, Learner, Policy, spec_of
+from shoal.types import AlgorithmConfig, Array, Clock, Environment, Learner, Policy, contract, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
 
@@ -108,7 +108,11 @@ class Run:
 
 
 def start(
-    key: Array, environment: Environment, config: Any, total_updates: Array | int, settings: ProgramSettings
+    key: Array,
+    environment: Environment,
+    config: AlgorithmConfig,
+    total_updates: Array | int,
+    settings: ProgramSettings,
 ) -> Run:
     """Make a new run of one group of environments, before its first update; the numbers of environment and
     config are arrays.
@@ -192,7 +196,7 @@ def without_replay(run: Run) -> Learner | None:
     if empty is None:
         return None
     learner = empty(run.learner)
-    require_same_structure("Algorithm.without_replay", "learner", learner, run.learner)
+    contract.require_same(empty, "learner", learner, run.learner)
     return learner
 
 

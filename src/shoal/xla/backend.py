@@ -17,7 +17,7 @@ def is_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def by_platform(*arguments: Any, cpu: Callable, default: Callable) -> Any:
+def by_platform(*arguments: object, cpu: Callable, default: Callable) -> Any:
     """Compute `cpu(*arguments)` on a CPU, and `default(*arguments)` on other platforms.
 
     The platform is the one for which the program is lowered. Both functions return the same values. Loops with an
@@ -33,7 +33,7 @@ def jit_is_disabled() -> bool:
     return bool(getattr(jax.config, "jax_disable_jit", False))
 
 
-def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callable:
+def compile_ahead(function: Callable, *arguments: object, **static: object) -> Callable:
     """Compile a jitted function for these arguments; where JAX's jit is disabled, bind only the static ones.
 
     Compiling ahead of time is refused by JAX while its jit is disabled, for debugging.
@@ -43,6 +43,6 @@ def compile_ahead(function: Callable, *arguments: Any, **static: Any) -> Callabl
     return function.lower(*arguments, **static).compile()  # type: ignore[attr-defined]
 
 
-def by_platform_plain(*arguments: Any, cpu: Callable, default: Callable) -> Any:
+def by_platform_plain(*arguments: object, cpu: Callable, default: Callable) -> Any:
     """Compute `default(*arguments)`: the plain form of `by_platform`."""
     return default(*arguments)

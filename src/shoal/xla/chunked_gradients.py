@@ -29,6 +29,14 @@ def mean_gradient(
 
         jax.grad(lambda parts: psum(sum(loss(merge(parts), rows)[0])) / max(weight, 1))(parts)
 
+    XLA computes each layer for all rows before the next layer. With chunks that fit the caches, the activations of one
+    chunk and their gradient are computed before those of the next, which changes rounding only. The network is merged
+    once, not for every chunk.
+
+    Gain: an update of the reference workload took 45 ms with chunks instead of 49, and later, on a slower machine, with
+    smaller chunks 100 ms instead of 106 (one device) and 73 instead of 80 (two devices). Merging the network once took
+    0.994 and 0.996 ± 0.006 of the time.
+
     Args:
       loss: `loss(network, rows)`, returns the loss of each row and a tree of further numbers of each row; 0 for rows of
         weight 0.
@@ -36,7 +44,7 @@ def mean_gradient(
       parts: floating arrays.
       rows: of this device, arrays [N, ...].
       weight: the number of rows that count, of all devices.
-      num_chunks: a divisor of N (`num_chunks`).
+      num_chunks: a divisor of N (`num_chunks`); 1 for all rows at once.
       axis: names of the axes of devices; () for one device.
     """
 
@@ -44,13 +52,35 @@ def mean_gradient(
         losses, further = loss(network, rows)
         return jnp.sum(losses), further
 
-    gradient, further = chunked_gradient(summed_loss, merge, parts, rows, num_chunks)
+    if uses_plain_form("chunked_gradient"):
+        gradient, further = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(parts)
+    else:
+        network, pull_back = jax.vjp(merge, parts)
+        grad = jax.grad(summed_loss, has_aux=True)
+        total, further = (
+            grad(network, rows) if num_chunks == 1 else _sum_over_chunks(grad, network, rows, num_chunks)
+        )
+        gradient = pull_back(total)[0]
     leaves, structure = jax.tree.flatten(further)
     sums = gradient, jnp.stack([jnp.sum(x) for x in leaves])  # of one array, so that devices exchange one
     if axis:
         sums = jax.lax.psum(sums, axis)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(weight, 1.0), sums)
     return gradient, jax.tree.unflatten(structure, means)
+
+
+def _sum_over_chunks(
+    function: Callable[[PyTree, PyTree], PyTree], network: PyTree, rows: PyTree, num_chunks: int
+) -> PyTree:
+    """Add up a function of a network and rows over chunks of the rows, one after the other."""
+    chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), rows)
+    shapes = jax.eval_shape(lambda: function(network, jax.tree.map(lambda x: x[0], chunks)))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def accumulate(total: PyTree, chunk: PyTree) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, function(network, chunk)), None
+
+    return jax.lax.scan(accumulate, zeros, chunks)[0]
 
 
 def num_chunks(shape: tuple[int, ...], chunk_rows: int) -> int:
@@ -85,53 +115,3 @@ def default_chunk_rows(width: int) -> int:
     if threads == 1:
         return 512
     return (1024 if width <= 128 else 512) * threads
-
-
-def chunked_gradient(
-    loss: Loss, merge: Callable[[PyTree], PyTree], parts: PyTree, rows: PyTree, num_chunks: int
-) -> tuple[PyTree, PyTree]:
-    """Compute the gradient of a loss that is a sum over rows, with respect to the parts of a network.
-
-        jax.grad(lambda parts: loss(merge(parts), rows), has_aux=True)(parts),   within float32's rounding
-
-    XLA computes each layer for all rows before the next layer. With chunks that fit the caches, the activations of one
-    chunk and their gradient are computed before those of the next. The network is merged once, not for every chunk.
-
-    Gain: an update of the reference workload took 45 ms with chunks instead of 49, and later, on a slower machine, with
-    smaller chunks 100 ms instead of 106 (one device) and 73 instead of 80 (two devices). Merging the network once took
-    0.994 and 0.996 ± 0.006 of the time.
-
-    Args:
-      loss: `loss(network, rows)`, returns a sum over rows, and further values of each row or summed over rows.
-      merge: a function from parts to a network.
-      parts: floating arrays.
-      rows: arrays [N, ...].
-      num_chunks: a divisor of N; 1 for all rows at once.
-
-    Returns:
-      the gradient, of the shapes of `parts`, and the further values, summed over chunks: row k is the sum of the k-th
-      rows of all chunks, so that sums over rows equal those of the plain form.
-    """
-    if uses_plain_form("chunked_gradient"):
-        return chunked_gradient_plain(loss, merge, parts, rows, num_chunks)
-    network, pull_back = jax.vjp(merge, parts)
-    grad = jax.grad(loss, has_aux=True)
-    if num_chunks == 1:
-        total, further = grad(network, rows)
-        return pull_back(total)[0], further
-    chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), rows)
-    shapes = jax.eval_shape(lambda: grad(network, jax.tree.map(lambda x: x[0], chunks)))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-    def accumulate(total: PyTree, chunk: PyTree) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, total, grad(network, chunk)), None
-
-    total, further = jax.lax.scan(accumulate, zeros, chunks)[0]
-    return pull_back(total)[0], further
-
-
-def chunked_gradient_plain(
-    loss: Loss, merge: Callable[[PyTree], PyTree], parts: PyTree, rows: PyTree, num_chunks: int
-) -> tuple[PyTree, PyTree]:
-    """Compute the gradient of all rows at once, for any `num_chunks`: the plain form of `chunked_gradient`."""
-    return jax.grad(lambda parts: loss(merge(parts), rows), has_aux=True)(parts)

@@ -45,7 +45,7 @@ class Cost(NamedTuple):
     """Memory of the intermediate results, at its peak."""
 
 
-def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
+def step_cost(function: Callable[..., Any], *args: object, **kwargs: object) -> Cost:
     """Compile a function for these arguments (or their `jax.ShapeDtypeStruct`s) and return the costs of a
     call, without calling it.
 
@@ -66,7 +66,7 @@ def step_cost(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Cost:
     )
 
 
-def product_flops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
+def product_flops(function: Callable[..., object], *args: object, **kwargs: object) -> float:
     """Count the floating-point operations in the matrix products and convolutions of one call, tracing it only.
 
     A product of [m, k] and [k, n] counts 2 m k n, where it is written as sums too (`SUMMED_PRODUCT`). The body of a
@@ -119,7 +119,7 @@ def _flops_of(equation: Any, repeats: float, in_loop: bool) -> float:
     return sum(inner) * times
 
 
-def _programs(parameters: dict[str, Any]) -> Iterator[Any]:
+def _programs(parameters: dict[str, object]) -> Iterator[Any]:
     """Yield the programs among an equation's parameters: bodies, branches, called functions."""
     for value in parameters.values():
         for part in value if isinstance(value, tuple | list) else (value,):

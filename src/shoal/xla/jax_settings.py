@@ -86,7 +86,7 @@ def require_platform() -> None:
         _try_to_compute(name, value)
 
 
-def _try_to_compute(name: str, value: Any) -> None:
+def _try_to_compute(name: str, value: object) -> None:
     try:
         jax.block_until_ready(_product(np.ones((2, 2), np.float32)))
     except Exception as error:
@@ -102,7 +102,7 @@ def _product(x: jax.Array) -> jax.Array:
     return x @ x
 
 
-def _as_given(name: str, value: Any) -> str:
+def _as_given(name: str, value: object) -> str:
     """Name a setting by its environment variable where that is set, else as `jax.config` has it."""
     variables = [name.upper()] + (["JAX_TRANSFER_GUARD"] if "transfer_guard" in name else [])
     given = next((x for x in variables if x in os.environ), "")

@@ -17,7 +17,7 @@ Array = jax.Array
 PyTree = Any
 
 
-def compute_once(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
+def compute_once(always_true: Array, function: Callable[..., object], *arguments: PyTree) -> Any:
     """Call a function, and keep XLA from computing its result again in each operation that reads it.
 
         function(*arguments),   bit for bit
@@ -36,12 +36,12 @@ def compute_once(always_true: Array, function: Callable[..., Any], *arguments: P
     return jax.lax.cond(always_true.reshape(-1)[0], function, unreachable, *arguments)
 
 
-def compute_once_plain(always_true: Array, function: Callable[..., Any], *arguments: PyTree) -> Any:
+def compute_once_plain(always_true: Array, function: Callable[..., object], *arguments: PyTree) -> Any:
     """Compute `function(*arguments)`: the plain form of `compute_once`."""
     return function(*arguments)
 
 
-def compute_once_in_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+def compute_once_in_batch(function: Callable[..., object]) -> Callable[..., Any]:
     """Make a function of one environment, with `always_true` before its arguments, that a batch computes once.
 
         lambda always_true, *arguments: function(*arguments),   bit for bit

@@ -193,7 +193,7 @@ def _by_batch(single: Callable, on_cpu: Callable) -> Callable:
     return dispatch
 
 
-def _broadcast_to_batch(size: int, is_batched: Any, values: PyTree) -> PyTree:
+def _broadcast_to_batch(size: int, is_batched: object, values: PyTree) -> PyTree:
     """Broadcast the values that have no batch axis to the batch."""
 
     def broadcast(x: Array, is_mapped: bool) -> Array:

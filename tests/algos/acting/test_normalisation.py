@@ -11,7 +11,7 @@ from tiny_worlds import Halves, populate
 
 from shoal.algos import ppo
 from shoal.algos.acting.normalisation import initial_moments, normalise
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import settings_of, with_settings
@@ -50,6 +50,7 @@ def test_nothing_is_clipped_before_there_are_statistics():
     np.testing.assert_allclose(normalise(config, after, shown + 101.0), [10.0, 10.0, 10.0])
 
 
+@pytest.mark.quick("settings1-expected1")
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -109,6 +110,7 @@ def test_what_cannot_work_is_one_sentence(settings, sentence):
         small(norm_obs=True, **settings).validate(OF_PARTS, 4, 8)
 
 
+@pytest.mark.full
 def test_random_actions_before_training_give_the_first_statistics():
     """Episodes of three steps show 0, 1 and 2; two rollouts of 4 x 8 steps make 40 or more, of all groups."""
     env, config = Halves(short=3, long=3), small(norm_obs=True, obs_norm_warmup_steps=40)
@@ -149,6 +151,7 @@ def test_a_scale_of_rewards_is_data_that_only_the_learner_sees():
     assert returned[0] == returned[1] and loss[0] > 2 * loss[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [{}, {"norm_reward": True}, {"norm_value": "running"}], ids=str)
 @pytest.mark.quick("{}")
 def test_rewards_are_scaled_after_they_were_normalised(settings):
@@ -159,8 +162,8 @@ def test_rewards_are_scaled_after_they_were_normalised(settings):
     def prepared(scale, by_environment):
         learner, trajectory = acted(config, jax.random.key(0), reward_scale=by_environment)
         chosen = dataclasses.replace(config, reward_scale=scale)
-        found = ppo.prepare(chosen, SPEC, (), learner, trajectory)
-        return found.rollout.returns.reward, found.rows
+        rows, _, _, rollout = ppo.prepare(chosen, SPEC, (), learner, trajectory)
+        return rollout.transitions.reward, rows
 
     (plain, _), (scaled, rows) = prepared(1.0, 1.0), prepared(0.25, 1.0)
     np.testing.assert_array_equal(scaled, 0.25 * plain)

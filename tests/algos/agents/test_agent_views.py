@@ -43,6 +43,7 @@ def test_a_policy_acts_in_worlds_of_other_numbers_if_all_agents_share_it_and_are
     assert not AgentsConfig().acts_alike(spec, wider) and not AgentsConfig().acts_alike(spec, alone)
 
 
+@pytest.mark.quick("own")
 @pytest.mark.parametrize("critic_input", ["own", "everybody"])
 def test_a_critic_is_not_shown_what_is_for_the_actor_alone(critic_input):
     space = Dict({"eye": Box(-1.0, 1.0, (2,)), "hint": Box(-1.0, 1.0, (3,))})

@@ -11,7 +11,8 @@ from tiny_worlds import assert_equal, populate, values
 
 from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.agents.independent import Sets
-from shoal.algos.ppo import PPOConfig, ppo, prepare
+from shoal.algos.ppo import ppo, prepare
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_choices, with_settings
 from shoal.engine import loop, rollout, team
@@ -58,6 +59,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.quick("recurrent")
 @pytest.mark.rare()
@@ -208,6 +210,7 @@ def test_the_order_of_agents_does_not_matter(settings):
         np.testing.assert_allclose(x, second[name], rtol=2e-4, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_advantages_are_those_of_each_agent_by_the_definition():
     """An oracle with Python's loops, for worlds whose agents end and come back."""
     env, num_envs, num_steps = TeamProbe(), 3, 10
@@ -223,7 +226,7 @@ def test_advantages_are_those_of_each_agent_by_the_definition():
         of_streams = agent_axis.fold_trajectory(of_streams)
         learner = config.algorithm(spec_of(env)).init(jax.random.key(3), num_envs)
         inner = Learner(learner.shared, agent_axis.fold(learner.local))
-        rows = prepare(config.with_critic_defaults(), view.spec_of_agent, (), inner, of_streams).rows
+        rows, *_ = prepare(config.with_critic_defaults(), view.spec_of_agent, (), inner, of_streams)
         value = inner.shared.network.value(of_streams.timesteps.observation)
         return trajectory.timesteps, rows.advantage, rows.weight, value
 
@@ -349,6 +352,7 @@ def test_sets_split_and_join():
     assert dataclasses.is_dataclass(AgentsConfig())
 
 
+@pytest.mark.full
 def test_one_agent_costs_nothing(monkeypatch):
     """Its program is the one that PPO and the runtime make where they do not know of several agents."""
 

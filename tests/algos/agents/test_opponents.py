@@ -9,7 +9,8 @@ from tiny_worlds import assert_equal, populate, values
 import shoal
 from shoal.algos.agents.independent import Sets, over_agents
 from shoal.algos.agents.opponents import Opponents, against_past, offered, slot_of, stored
-from shoal.algos.ppo import PPOConfig, ppo
+from shoal.algos.ppo import ppo
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_choices, with_settings
@@ -116,6 +117,7 @@ def history():
     return algorithm, learners
 
 
+@pytest.mark.full
 def test_an_algorithm_that_explores_does_so_with_several_agents_and_beside_past_opponents():
     view = config_of().agents.view(spec_of(TeamProbe()))
     together = over_agents(exploring, view, SETS)
@@ -290,7 +292,7 @@ SIZES = {"num_envs": 8, "num_steps": 4, "total_updates": 4}
 @pytest.mark.slow
 def test_groups_of_worlds_share_one_pool_and_parts_of_a_run_are_the_whole():
     env, config = TeamProbe(), config_of(**PAST, opponent_pool=2, opponent_every=1, opponent_share=1.0)
-    check_reduced(env, config, ProgramSettings(num_envs=8, num_steps=4, groups=2), "ppo")
+    check_reduced(env, config, ProgramSettings(num_envs=8, num_steps=4, groups=2))
     results = []
     for parts in ((4,), (3, 1)):
         run, compiled = populate(env, config, groups=2, **SIZES)

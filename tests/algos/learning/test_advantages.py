@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.algos.learning.advantages import ESTIMATORS, ReturnInputs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.learning.advantages import ESTIMATORS
+from shoal.algos.learning.minibatches import Rows
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 
 T, N = 12, 40
@@ -24,7 +25,7 @@ def rollout(seed):
     value[terminal] = np.nan
     reward = np.where(weight > 0, rng.normal(size=(T, N)), np.nan).astype(np.float32)
     discount = np.where(terminal[1:], 0.0, 0.9).astype(np.float32)
-    return ReturnInputs(reward, discount, last[1:], weight), value
+    return Rows(reward=reward, discount=discount, last=last[1:], weight=weight), value
 
 
 def config_of(name, **settings):
@@ -39,7 +40,8 @@ def estimated(name, inputs, value, **settings):
 
 def looped(inputs, value, lambda_):
     """The targets as sums over all that follows: for each step, over each length of its return."""
-    reward, discount, last, weight = (np.asarray(x, np.float64) for x in inputs)
+    columns = inputs.reward, inputs.discount, inputs.last, inputs.weight
+    reward, discount, last, weight = (np.asarray(x, np.float64) for x in columns)
     target = np.array(value[:-1], np.float64)
     for n in range(N):
         for t in range(T):
@@ -89,6 +91,7 @@ def test_estimators_are_each_other_where_they_must_be():
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.quick("discounted_returns")
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_keeps_the_contract(name):
     """Shapes; advantage 0 and the value as target at weight 0; nothing of what may not be read; no gradient."""

@@ -8,7 +8,7 @@ import pytest
 from shoal.algos.learning import critic_losses, surrogates
 from shoal.algos.learning.critic_losses import LOSSES
 from shoal.algos.learning.surrogates import SURROGATES
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_settings
 from shoal.nets.value_heads import CategoricalValueHead, expectation
@@ -23,6 +23,7 @@ def drawn(*shape):
     return jnp.asarray(RNG.normal(size=shape), jnp.float32)
 
 
+@pytest.mark.quick("penalty")
 @pytest.mark.parametrize("name", SURROGATES)
 def test_every_surrogate_keeps_the_contract(name):
     """One loss for each row, whose slope pushes towards good actions, is finite at extreme ratios too."""
@@ -60,6 +61,7 @@ def value_loss(name, output, target, **settings):
     return critic_losses.value_loss(config_of(name, **settings), output, jnp.zeros(target.shape), target)
 
 
+@pytest.mark.quick("huber")
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_of_the_critic_keeps_the_contract(name):
     """One loss for each row, of that row alone; a finite slope, also for targets far away; none for the target."""

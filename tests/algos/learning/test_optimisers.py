@@ -8,7 +8,7 @@ import pytest
 
 from shoal import envs
 from shoal.algos.learning import optimisers
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.types import spec_of
 from shoal.xla import packing

@@ -14,8 +14,9 @@ from shoal.algos import ppo
 from shoal.algos.acting import actions
 from shoal.algos.checks import check_estimates
 from shoal.algos.learning import advantages, minibatches, optimisers, recomputation
+from shoal.algos.learning.minibatches import Rows
 from shoal.algos.policy_gradient import A2CConfig, ReinforceConfig
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
@@ -36,19 +37,19 @@ def of_all(rows):
 def stale(config, key, unread=0.0):
     """Estimates of a network that has moved since it acted, and what a plain loop needs for the same."""
     learner, trajectory = acted(config, key, unread)
-    prepared = ppo.prepare(config, SPEC, (), learner, trajectory)
-    network, rollout = noisy(learner.shared.network, MOVED), prepared.rollout
+    rows, _, _, rollout = ppo.prepare(config, SPEC, (), learner, trajectory)
+    network = noisy(learner.shared.network, MOVED)
     found = recomputation.estimate(config, (), rollout, None, network)
     whole = dataclasses.replace(config, chunk_length=0)
     _, distribution, value = sequences.unroll(network, rollout.memories, rollout.inputs)
-    raw = recomputation.extend(rollout.raw_action)
-    log_ratio = actions.log_prob(distribution, raw)[:-1] - rollout.log_prob
+    raw = recomputation.extend(rollout.transitions.raw_action)
+    log_ratio = actions.log_prob(distribution, raw)[:-1] - rollout.transitions.log_prob
     same = recomputation.estimate(config, (), rollout, None, learner.shared.network)
     return {
         "found": found,
         "same": same,
         "whole": recomputation.estimate(whole, (), rollout, None, network),
-        "rows": prepared.rows,
+        "rows": rows,
         "plain": (trajectory.timesteps.reward, value, log_ratio),
     }
 
@@ -57,7 +58,7 @@ def stale(config, key, unread=0.0):
 def rows_of(config, key):
     """The rows of a rollout, as `stale` has them."""
     learner, trajectory = acted(config, key)
-    return ppo.prepare(config, SPEC, (), learner, trajectory).rows
+    return ppo.prepare(config, SPEC, (), learner, trajectory)[0]
 
 
 AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
@@ -104,18 +105,18 @@ def test_with_the_parameters_that_acted_nothing_changes(name, chunk_length):
 def gradients(config, key, unread=0.0):
     """Gradient and metrics of a network that has moved: estimated within the loss, and beforehand for all rows."""
     learner, trajectory = acted(config, key, unread)
-    streams = ppo.prepare(config, SPEC, (), learner, trajectory)
+    streams, of_streams, *_ = ppo.prepare(config, SPEC, (), learner, trajectory)
     by_epoch = dataclasses.replace(config, recompute="epoch")
-    steps = ppo.prepare(by_epoch, SPEC, (), learner, trajectory)
-    shared = steps.learner.shared
+    steps, learner, _, rollout = ppo.prepare(by_epoch, SPEC, (), learner, trajectory)
+    shared = learner.shared
     parts, merge = optimisers.split_parameters(
         config.optimization, noisy(shared.network, MOVED), is_split=config.is_split
     )
-    within = gradient_of_sum(config, streams.learner.shared, merge, streams.rows, parts)
-    advantage, target = recomputation.estimate(by_epoch, (), steps.rollout, shared.value, merge(parts))
+    within = gradient_of_sum(config, of_streams.shared, merge, streams, parts)
+    advantage, target = recomputation.estimate(by_epoch, (), rollout, shared.value, merge(parts))
     if config.norm_adv == "minibatch":
-        advantage = statistics.standardise(advantage, steps.rows.weight)
-    rows = steps.rows._replace(advantage=advantage, target=target)
+        advantage = statistics.standardise(advantage, steps.weight)
+    rows = steps._replace(advantage=advantage, target=target)
     before = gradient_of_sum(by_epoch, shared, merge, rows, parts)
     return within, before
 
@@ -239,7 +240,7 @@ def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised
 def test_a_minibatch_of_streams_is_standardised_as_a_whole():
     config = struct.as_arrays(made(recompute="minibatch", **NETWORKS["no memory"]))
     learner, trajectory = jax.jit(acted)(config, jax.random.key(0))
-    rows = ppo.prepare(config, SPEC, (), learner, trajectory).rows
+    rows, *_ = ppo.prepare(config, SPEC, (), learner, trajectory)
     assert rows.weight.shape == (N, T + 1) and (rows.weight[:, -1] == 0).all()
     output = jax.random.normal(jax.random.key(1), rows.weight.shape)
     advantage = np.asarray(
@@ -343,7 +344,7 @@ def test_streams_may_stand_along_several_axes(name):
     reward, value, log_ratio = np.random.default_rng(0).normal(size=(3, T + 1, 2, 3)).astype(np.float32)
     last = ENDS[1][1:, :6].reshape(T, 2, 3)
     ones = np.ones(last.shape, np.float32)
-    inputs = advantages.ReturnInputs(reward[1:], np.float32(0.9) * ones, last, ones)
+    inputs = Rows(reward=reward[1:], discount=np.float32(0.9) * ones, last=last, weight=ones)
     given = inputs, value, log_ratio[1:]
     estimate = jax.jit(functools.partial(advantages.ESTIMATORS[name], config))
     found = estimate(*given)

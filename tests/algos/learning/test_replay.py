@@ -155,6 +155,7 @@ def check_everything(shape, rollouts, seed, end_rate, with_alive):
     return len(expected)
 
 
+@pytest.mark.full
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(
     st.sampled_from(SHAPES),
@@ -301,6 +302,7 @@ def stacked(trees):
     return jax.tree.map(lambda *x: jnp.stack(x), *trees)
 
 
+@pytest.mark.full
 def test_members_under_vmap_are_as_one_after_the_other():
     def member(ring, written, trajectory, key):
         ring, written = replay.write(ring, written, replay.stored_steps(trajectory))
@@ -336,6 +338,7 @@ def learn(ring, written, trajectory, key, count, num_updates):
     return jax.lax.fori_loop(0, num_updates, update, (ring, written, jnp.zeros(())))
 
 
+@pytest.mark.quick("one")
 @pytest.mark.parametrize("members", [None, 4], ids=["one", "members"])
 def test_a_compiled_loop_writes_in_place(members):
     trajectory = trajectory_of(history_of(0, 4, 0.2), 0, 4)
@@ -354,6 +357,7 @@ def test_a_compiled_loop_writes_in_place(members):
     assert [x.unsafe_buffer_pointer() for x in jax.tree.leaves(ring)] == addresses
 
 
+@pytest.mark.quick("1-10")
 @pytest.mark.parametrize("rollout_steps", [1, 8, 10, 80, 128, 1024])
 @pytest.mark.parametrize("train_frequency", [1, 4, 10, 12, 100, 999])
 def test_the_number_of_gradient_steps_is_that_of_a_loop_over_the_steps(rollout_steps, train_frequency):
@@ -449,6 +453,7 @@ def test_settings_out_of_bounds_are_refused(name):
         settings.check_fields(ReplayConfig(**{name: 0}))
 
 
+@pytest.mark.full
 def test_a_ring_keeps_at_least_the_steps_that_were_asked_for():
     for num_envs in (1, 3, 8, 64):
         rows = ReplayConfig(buffer_size=1000).num_rows(num_envs)

@@ -27,7 +27,7 @@ def moments_about(mean, deviation):
 def outputs(config, old, new):
     """Denormalised values before and after the last layer was rescaled, and those without rescaling it."""
     learner, trajectory = acted(config, jax.random.key(0))
-    network, rollout = learner.shared.network, ppo.prepare(config, SPEC, (), learner, trajectory).rollout
+    network, (*_, rollout) = learner.shared.network, ppo.prepare(config, SPEC, (), learner, trajectory)
     old, new = moments_about(*old), moments_about(*new)
     rescaled = rescale_value_layer(network, old, new)
 
@@ -53,6 +53,7 @@ def test_rescaling_the_last_layer_preserves_the_values(name, old, new):
     assert changed == ["critic/mlp/projection/0/bias", "critic/mlp/projection/0/kernel"]
 
 
+@pytest.mark.full
 def test_a_change_below_the_rounding_of_the_mean_is_not_lost():
     """The moments keep what rounding takes from their mean, and so does the shift of the bias."""
     config = made(advantage="gae")
@@ -70,9 +71,9 @@ def prepared(config, key):
     shared = learner.shared
     if shared.value is not None:
         learner = learner._replace(shared=shared._replace(value=moments_about(30.0, 8.0)))
-    found = ppo.prepare(config, SPEC, (), learner, trajectory)
-    output = minibatches.evaluate(found.learner.shared.network, found.rows)[2]
-    return learner, trajectory, found, output
+    rows, after, metrics, _ = ppo.prepare(config, SPEC, (), learner, trajectory)
+    output = minibatches.evaluate(after.shared.network, rows)[2]
+    return learner, trajectory, (rows, after, metrics), output
 
 
 @jax.jit
@@ -82,14 +83,14 @@ def prepared_plainly(config, learner, trajectory):
     network = rescale_value_layer(learner.shared.network, learner.shared.value, identity)
     shared = learner.shared._replace(network=network, value=None)
     learner = learner._replace(shared=shared)
-    return ppo.prepare(config, SPEC, (), learner, trajectory), ppo.replay_rollout(
-        config, SPEC, learner, trajectory
-    )[1].value
+    rows, after, metrics, _ = ppo.prepare(config, SPEC, (), learner, trajectory)
+    return (rows, after, metrics), ppo.replay_rollout(config, SPEC, learner, trajectory)[1].value
 
 
 GAE = {"advantage": "gae", "norm_adv": "none", "clip_vloss": True}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("network", ["no memory", "two memories"])
 @pytest.mark.parametrize("kind", ["running", "popart"])
 @pytest.mark.quick("running-no memory", "popart-no memory")
@@ -100,15 +101,15 @@ def test_advantages_and_targets_are_those_of_a_plain_critic_with_the_same_values
     config = made(norm_value=kind, **settings)
     learner, trajectory, found, output = prepared(struct.as_arrays(config), jax.random.key(2))
     plain, replayed = prepared_plainly(struct.as_arrays(made(**settings)), learner, trajectory)
-    rows, counts = found.rows, np.asarray(found.rows.weight) > 0
-    np.testing.assert_allclose(rows.advantage, plain.rows.advantage, rtol=1e-4, atol=1e-3)
-    for name in plain.metrics:
-        np.testing.assert_allclose(
-            found.metrics[name].total, plain.metrics[name].total, rtol=1e-3, err_msg=name
-        )
+    rows, after, metrics = found
+    plain_rows, plain_learner, plain_metrics = plain
+    counts = np.asarray(rows.weight) > 0
+    np.testing.assert_allclose(rows.advantage, plain_rows.advantage, rtol=1e-4, atol=1e-3)
+    for name, mean in plain_metrics.items():
+        np.testing.assert_allclose(metrics[name].total, mean.total, rtol=1e-3, err_msg=name)
 
-    targets = np.asarray(plain.rows.target, np.float64)[counts]
-    new, both = found.learner.shared.value, np.concatenate([[22.0, 38.0], targets])
+    targets = np.asarray(plain_rows.target, np.float64)[counts]
+    new, both = after.shared.value, np.concatenate([[22.0, 38.0], targets])
     assert float(new.count) == len(both)
     np.testing.assert_allclose(new.mean, both.mean(), rtol=1e-4)
     np.testing.assert_allclose(new.variance, both.var(), rtol=1e-3)
@@ -119,15 +120,15 @@ def test_advantages_and_targets_are_those_of_a_plain_critic_with_the_same_values
     output = np.asarray(output).T if output.shape != counts.shape else np.asarray(output)
     np.testing.assert_allclose(np.asarray(rows.value)[counts], output[counts], rtol=1e-4, atol=1e-4)
     values = value_normalisation.denormalise(new, rows.value)
-    real = np.asarray(plain.rows.value)[counts]
+    real = np.asarray(plain_rows.value)[counts]
     assert np.allclose(np.asarray(values)[counts], real, rtol=1e-4, atol=1e-3) == (kind == "popart")
 
     # Without normalisation nothing is kept, and the value is what the network gave.
-    assert plain.learner.shared.value is None
+    assert plain_learner.shared.value is None
     init = functools.partial(made(**settings).algorithm(SPEC).init, num_envs=N)
     assert jax.eval_shape(init, jax.random.key(0)).shared.value is None
     order = minibatches.to_rows(made(**settings), (replayed[:-1], WEIGHT))
-    np.testing.assert_array_equal(np.asarray(plain.rows.value)[order[1]], np.asarray(order[0])[order[1]])
+    np.testing.assert_array_equal(np.asarray(plain_rows.value)[order[1]], np.asarray(order[0])[order[1]])
 
 
 def test_targets_far_out_are_not_clipped():
@@ -136,10 +137,11 @@ def test_targets_far_out_are_not_clipped():
     np.testing.assert_allclose(value_normalisation.denormalise(moments, far), [1e4, -50.0], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_another_run_is_started_from_with_its_moments():
     config = struct.as_arrays(made(norm_value="popart", **GAE))
     algorithm = config.algorithm(SPEC)
-    trained = prepared(config, jax.random.key(0))[2].learner.shared
+    trained = prepared(config, jax.random.key(0))[2][1].shared
     saved = struct.named_leaves(trained)
     new = jax.jit(lambda key: algorithm.init(key, 4))(jax.random.key(5))
     inherited = algorithm.inherit(new, saved).shared

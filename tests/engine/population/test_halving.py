@@ -18,9 +18,10 @@ from shoal.records.directory import RunDirectory
 from shoal.records.halving import Halving
 from shoal.records.members import Variant, members_of
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.decide import decide
 from shoal.runs.train.checkpointing import RunSupervisor
-from shoal.runs.train.drive import Call, run_experiment
+from shoal.runs.train.drive import run_experiment
+from shoal.runs.train.planning import Call
 
 RUN = RunConfig(num_envs=4, num_steps=8, total_steps=32 * 30)
 TWO_RUNGS = Halving(2, 64)
@@ -39,7 +40,7 @@ SMALL = {
 
 
 def train(path, halving=TWO_RUNGS, **settings):
-    experiment = experiments.decide(
+    experiment = decide(
         Halves(bonus=1.0),
         algorithm=BanditConfig(),
         variants=VARIANTS,

@@ -10,7 +10,7 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, populate, values
 
 from shoal import envs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.engine.population import member_layout as populations
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
@@ -87,6 +87,7 @@ def test_groups_on_one_device_are_groups_on_two():
     assert len(np.unique(starts[:, 0])) == 4  # each group has environments of its own
 
 
+@pytest.mark.full
 def test_groups_are_shared_out_whatever_the_algorithm():
     """The bandit's `local` is each environment's own; everything shared is the same on each device."""
     runs = []
@@ -168,6 +169,7 @@ def test_the_number_of_groups_does_not_change_the_mathematics(settings, monkeypa
         )
 
 
+@pytest.mark.full
 def test_members_may_differ_in_hyper_parameters_and_worlds():
     """A sweep is a population whose numbers differ: each member is the run of its own numbers."""
     env = Halves(bonus=jnp.array([1.0, 0.0]))

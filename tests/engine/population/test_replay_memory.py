@@ -66,6 +66,7 @@ def temporary_bytes(program, *arguments):
     return program.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mapped_by, replays", [("vmap", 0.1), ("map", 1.1)])
 def test_training_and_evaluation_make_no_second_replay_of_each_member(mapped_by, replays):
     population, programs = population_of(mapped_by)
@@ -73,6 +74,7 @@ def test_training_and_evaluation_make_no_second_replay_of_each_member(mapped_by,
     assert temporary_bytes(programs.evaluate, population) < 0.1 * REPLAY
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("devices, replays", [(1, 1.1), (2, 3.3)])
 @pytest.mark.quick("1-1.1")
 def test_an_exchange_copies_the_replay_of_a_parent_alone(devices, replays):
@@ -134,12 +136,14 @@ def dealer_of(population, programs, mapped_by, devices):
     return Dealer(programs.train, shapes, layout, factor=2)
 
 
+@pytest.mark.full
 def test_members_that_were_packed_are_put_back_without_a_second_population():
     population, programs = population_of("vmap")
     put = dealer_of(population, programs, "vmap", 1)._programs[3].result().put.memory_analysis()
     assert put.alias_size_in_bytes > 6 * REPLAY and put.temp_size_in_bytes < 0.1 * REPLAY
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("members", "moves"), [([1, 4], False), ([0, 1], True)])
 def test_members_move_only_where_devices_have_unequal_work(members, moves):
     population, programs = population_of("map", 2)

@@ -11,21 +11,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shoal.nets.outputs import Distribution
 from shoal.types import Array
 from shoal.types.spaces import Box, Space
 
 
-def sample(distribution: Any, key: Array) -> Array:
+def sample(distribution: Distribution, key: Array) -> Array:
     """Sample a raw action."""
     return getattr(distribution, "sample_raw", distribution.sample)(key)
 
 
-def mode(distribution: Any) -> Array:
+def mode(distribution: Distribution) -> Array:
     """Return the raw action that a greedy policy takes."""
     return getattr(distribution, "mode_raw", distribution.mode)()
 
 
-def log_prob(distribution: Any, raw: Array) -> Array:
+def log_prob(distribution: Distribution, raw: Array) -> Array:
     """Return the log-probability (density) of a raw action."""
     return getattr(distribution, "log_prob_raw", distribution.log_prob)(raw)
 

@@ -3,13 +3,13 @@
 The probability of a random action decreases while a run trains. Each environment draws for itself.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from shoal.config import struct
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets.noisy import has_noise, with_noise
 from shoal.ops import statistics
@@ -21,20 +21,15 @@ from shoal.types import Array, Clock, Learner, PyTree
 class ExplorationConfig:
     """Settings of random actions; the names are CleanRL's."""
 
-    needs: ClassVar[Table] = dict.fromkeys(
-        ("start_e", "end_e", "exploration_fraction", "eval_epsilon"), (Needs("noisy", (False,)),)
-    )
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "exploration": ("start_e", "end_e", "exploration_fraction", "eval_epsilon"),
-    }
+    group: ClassVar[str] = "exploration"
 
-    start_e: float = parameter(1.0, low=0.0, high=1.0)
+    start_e: float = parameter(1.0, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
     """Takes a random action with this probability at the start of training."""
-    end_e: float = parameter(0.05, low=0.0, high=1.0)
+    end_e: float = parameter(0.05, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
     """Takes a random action with this probability after exploration_fraction of the training."""
-    exploration_fraction: float = parameter(0.5, low=0.0, high=1.0)
+    exploration_fraction: float = parameter(0.5, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
     """Changes the probability of a random action linearly over this share of the training."""
-    eval_epsilon: float | None = parameter(None, low=0.0, high=1.0)
+    eval_epsilon: float | None = parameter(None, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
     """Takes a random action with this probability in evaluations that sample actions; None is end_e."""
 
 
@@ -53,17 +48,26 @@ class ActingPolicy(NamedTuple):
     epsilon: PyTree = ()  # the probability of a random action, []; () is that of evaluations, None takes the best alone
 
 
+class WithExploration(Protocol):
+    """The settings of an algorithm that takes random actions."""
+
+    @property
+    def exploration(self) -> ExplorationConfig:
+        """How many."""
+        ...
+
+
 def policy_of(learner: Learner, clock: Clock) -> ActingPolicy:
     """Return what acts by `shared.network`, with random actions only where it samples; it is evaluated and saved."""
     return ActingPolicy(learner.shared.network, learner.shared.observation)
 
 
-def behaviour(config: Any, learner: Learner, clock: Clock) -> ActingPolicy:
+def behaviour(config: WithExploration, learner: Learner, clock: Clock) -> ActingPolicy:
     """Return the policy that collects transitions: with random actions, or with the noise of noisy layers."""
     return policy_of(learner, clock)._replace(epsilon=random_share(config, learner.shared.network, clock))
 
 
-def random_share(config: Any, network: PyTree, clock: Clock) -> Array:
+def random_share(config: WithExploration, network: PyTree, clock: Clock) -> Array:
     """Return the probability of a random action: 0 where the network is noisy, else by the schedule."""
     return jnp.zeros(()) if has_noise(network) else epsilon(config.exploration, clock.progress)
 
@@ -85,7 +89,13 @@ def network_of(policy: ActingPolicy, key: Array, *, greedy: bool) -> PyTree:
 
 
 def choose(
-    config: Any, policy: ActingPolicy, values: Array, mask: Array | None, key: Array, *, greedy: bool
+    config: WithExploration,
+    policy: ActingPolicy,
+    values: Array,
+    mask: Array | None,
+    key: Array,
+    *,
+    greedy: bool,
 ) -> tuple[Array, EpsilonGreedy]:
     """Choose actions by their values [N, A]; return also the distribution that they are from."""
     if not _explores(policy, greedy):

@@ -4,13 +4,13 @@ A network without memory is the case of empty fields `()`, which hold no arrays,
 shuffled for them.
 """
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from shoal.config import settings, struct
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import networks
 from shoal.nets.inputs import action_features, num_action_features
@@ -27,15 +27,43 @@ _MEMORY = Needs("has_memory", (True,))  # of another
 class MemoryConfig(settings.Nested):
     """Settings of how a network with memory is trained."""
 
-    needs: ClassVar[Table] = dict.fromkeys(("chunk_length", "burn_in", "memory_lasts"), (_CORE, _MEMORY))
+    group: ClassVar[str] = "memory"
 
-    chunk_length: int = parameter(0, low=0)
+    chunk_length: int = parameter(0, low=0, needs=(_CORE, _MEMORY))
     """Propagates the gradient back over this many steps, a divisor of num_steps; 0 is the whole rollout."""
-    memory_lasts: Literal["trial", "episode", "run"] = "trial"
+    memory_lasts: Literal["trial", "episode", "run"] = parameter("trial", needs=(_CORE, _MEMORY))
     """Clears the memory at the end of each episode or trial (trial), with every episode of a trial (episode), or never
     while training (run)."""
-    burn_in: int = parameter(0, low=0)
+    burn_in: int = parameter(0, low=0, needs=(_CORE, _MEMORY))
     """Runs this many steps before a chunk, without gradient, to bring its memory up to date with the parameters."""
+
+
+class WithNetwork(Protocol):
+    """The settings of an algorithm that has a network."""
+
+    @property
+    def network(self) -> networks.NetworkSettings:
+        """The settings of the network."""
+        ...
+
+
+class WithMemory(WithNetwork, Protocol):
+    """The settings of an algorithm whose network may have a memory."""
+
+    @property
+    def chunk_length(self) -> int:
+        """Steps over which the gradient goes back; 0 for the whole rollout."""
+        ...
+
+    @property
+    def burn_in(self) -> int:
+        """Steps before a chunk that bring its memory up to date."""
+        ...
+
+    @property
+    def memory_lasts(self) -> str:
+        """Where the memory is cleared: at the end of a "trial", an "episode" or a "run"."""
+        ...
 
 
 class Memory(NamedTuple):
@@ -53,17 +81,17 @@ class Local(NamedTuple):
     critic: PyTree = ()  # the critic's memory from before the next rollout; () if it has none of its own
 
 
-def is_recurrent(config: Any) -> bool:
+def is_recurrent(config: WithNetwork) -> bool:
     """Report whether a config's network has a memory."""
     return networks.has_memory(config.network)
 
 
-def crosses_ends(config: Any) -> bool:
+def crosses_ends(config: WithMemory) -> bool:
     """Report whether a memory lasts across the ends of episodes, and so depends on the observations there."""
     return is_recurrent(config) and config.memory_lasts == "run"
 
 
-def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Memory:
+def initial(config: WithNetwork, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Memory:
     """Make the memory before the first step."""
     memory = Memory()
     if getattr(config, "correlated_noise", False):
@@ -77,7 +105,7 @@ def initial(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Memory:
     return memory
 
 
-def initial_local(config: Any, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Local:
+def initial_local(config: WithNetwork, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Local:
     """Make the learner's data of each environment before its first step."""
     recurrent = is_recurrent(config)
     critic = _initial_memories(config.network, spec, batch_shape).critic if recurrent else ()
@@ -91,16 +119,13 @@ def _initial_memories(
     if not isinstance(network, networks.NetworkConfig):
         shapes = jax.eval_shape(lambda key: network.build(spec, key), jax.random.key(0))
         return sequences.initial(shapes, batch_shape)
-    options, shared = network.core_options(spec), network.shared_torso
-
-    def carry(sizes: tuple[int, ...]) -> PyTree:
-        width = sizes[-1] if sizes else 0  # of use only where it shows the step before, which takes a layer
-        return initial_carry(options, width, batch_shape)
-
-    return Memories(carry(network.hidden_sizes), () if shared else carry(network.critic_sizes))
+    critic = () if network.shared_torso else initial_carry(network.as_critic, batch_shape)
+    return Memories(initial_carry(network, batch_shape), critic)
 
 
-def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previous: PyTree) -> NetworkInputs:
+def network_inputs(
+    config: WithMemory, timestep: TimeStep, observation: PyTree, previous: PyTree
+) -> NetworkInputs:
     """Collect the network's inputs: the normalised observation, and the others that the config names.
 
     The previous action and reward are zeros at the step at which a memory begins, and at an
@@ -117,7 +142,7 @@ def network_inputs(config: Any, timestep: TimeStep, observation: PyTree, previou
     return NetworkInputs(observation, timestep.action_mask, starts, action, reward)
 
 
-def memory_starts(config: Any, timestep: TimeStep) -> Array:
+def memory_starts(config: WithMemory, timestep: TimeStep) -> Array:
     """Return where the memory is cleared: at first steps, also at those of a trial's episodes, or nowhere."""
     observation = timestep.observation
     if crosses_ends(config):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.ops import statistics
 from shoal.types import (
@@ -30,21 +30,20 @@ CLIP = 10.0  # of normalised observations, unless `obs_clip` says otherwise
 class NormalisationConfig(settings.Nested):
     """Settings of what a network is shown of observations, and of the scale of rewards."""
 
-    needs: ClassVar[Table] = dict.fromkeys(
-        ("obs_norm_entries", "obs_norm_min_deviation", "obs_norm_max_deviation", "obs_norm_warmup_steps"),
-        (Needs("norm_obs", (True,)),),
-    )
+    group: ClassVar[str] = "normalisation"
 
-    norm_obs: bool = False
+    norm_obs: bool = parameter(False, group="most used")
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
-    obs_norm_entries: tuple[str, ...] = ()
+    obs_norm_entries: tuple[str, ...] = parameter((), needs=Needs("norm_obs", (True,)))
     """Normalises these entries of a dictionary of observations; () normalises all but integers (norm_obs)."""
-    obs_norm_min_deviation: float = parameter(1e-4, above=0.0)
+    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, needs=Needs("norm_obs", (True,)))
     """Divides observations by at least this deviation, so that an entry that hardly changes is not magnified
     (norm_obs)."""
-    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf)
+    obs_norm_max_deviation: float = parameter(
+        math.inf, above=0.0, high=math.inf, needs=Needs("norm_obs", (True,))
+    )
     """Divides observations by at most this deviation (norm_obs)."""
-    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX)
+    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX, needs=Needs("norm_obs", (True,)))
     """Computes the statistics of observations over this many environment steps of random actions before training,
     outside of the budget, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
     # Static, since infinity leaves the clip out of the program, and None depends on the bool norm_obs.
@@ -56,7 +55,7 @@ class NormalisationConfig(settings.Nested):
     """Multiplies rewards by this for learning, after any normalisation; reported returns are the environment's."""
 
 
-def initial_moments(config: Any, spec: EnvSpec) -> statistics.RunningMoments | None:
+def initial_moments(config: NormalisationConfig, spec: EnvSpec) -> statistics.RunningMoments | None:
     """Make the moments of observations before any sample; None where nothing is normalised."""
     if not config.norm_obs:
         return None
@@ -73,13 +72,15 @@ def belongs_to(path: str, entry: str) -> bool:
     return path == entry or path.startswith(f"{entry}/")
 
 
-def clips_of(config: Any) -> dict[str, float]:
+def clips_of(config: NormalisationConfig) -> dict[str, float]:
     """Parse `obs_clip_entries` to bounds by entry."""
     pairs = (text.partition("=") for text in config.obs_clip_entries)
     return {name.strip(): float(bound) for name, _, bound in pairs}
 
 
-def normalise(config: Any, moments: statistics.RunningMoments | None, observation: PyTree) -> PyTree:
+def normalise(
+    config: NormalisationConfig, moments: statistics.RunningMoments | None, observation: PyTree
+) -> PyTree:
     """Normalise and clip the numbers of observations as configured; integers stay as they are.
 
     Before there are any samples nothing is shifted, scaled or clipped: a bound in units of deviations would cut numbers

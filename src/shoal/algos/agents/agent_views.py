@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.nets.encoders import observation_parts
+from shoal.nets.encoders.parts import observation_parts
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array, EnvSpec, PyTree, TimeStep, without_entries
 from shoal.types.agent_axis import PRESENT, alive_of, observations_of_agents
 from shoal.types.spaces import Box, Dict, Space
@@ -103,7 +103,7 @@ class View(NamedTuple):
         return jnp.broadcast_to(jnp.eye(num_agents, dtype=jnp.int8), (*timestep.reward.shape, num_agents))
 
 
-def _entries(observation: Any) -> dict[str, Any]:
+def _entries(observation: object) -> dict[str, Any]:
     """Return an observation, or its space, as a dictionary of entries."""
     return dict(observation) if isinstance(observation, Mapping) else {OBSERVATION: observation}
 

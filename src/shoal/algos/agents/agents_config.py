@@ -9,7 +9,7 @@ from shoal.algos.agents.opponents import Opponents, against_past, taking_over_la
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.types import Algorithm, EnvSpec
 
@@ -21,33 +21,24 @@ _PAST = Needs("opponent", ("past",))
 class AgentsConfig:
     """The settings of several agents in one world; without effect where there is one."""
 
-    needs: ClassVar[Table] = {
-        **dict.fromkeys(("parameters", "agent_id", "critic_input", "opponent"), (_SEVERAL,)),
-        **dict.fromkeys(("opponent_share", "opponent_pool", "opponent_every"), (_PAST,)),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "several agents": (
-            *("parameters", "agent_id", "critic_input"),
-            *("opponent", "opponent_share", "opponent_pool", "opponent_every"),
-        ),
-    }
+    group: ClassVar[str] = "several agents"
 
-    parameters: Literal["shared", "agent", "role"] = "shared"
+    parameters: Literal["shared", "agent", "role"] = parameter("shared", needs=_SEVERAL)
     """Shares the parameters between all agents, or gives each agent or each role its own."""
-    agent_id: bool = False
+    agent_id: bool = parameter(False, needs=_SEVERAL)
     """Shows each agent its own number, one-hot."""
-    critic_input: Literal["own", "state", "everybody", "state_and_own"] = "own"
+    critic_input: Literal["own", "state", "everybody", "state_and_own"] = parameter("own", needs=_SEVERAL)
     """Shows the critic the agent's own observation, the state of the world, the observations of all agents, or the
     state with the agent's own observation and number."""
-    opponent: Literal["latest", "past"] = "latest"
+    opponent: Literal["latest", "past"] = parameter("latest", needs=_SEVERAL)
     """Trains against the others' latest policies (latest), or in a share of the worlds against earlier ones (past,
     with parameters role or agent)."""
     # Static, since it is the length of an axis: the number of these worlds.
-    opponent_share: float = parameter(0.5, above=0.0, high=1.0, static=True)
+    opponent_share: float = parameter(0.5, above=0.0, high=1.0, static=True, needs=_PAST)
     """Lets one set of agents learn against earlier policies in this share of the worlds (opponent past)."""
-    opponent_pool: int = parameter(8, low=1, high=LARGEST_INDEX)
+    opponent_pool: int = parameter(8, low=1, high=LARGEST_INDEX, needs=_PAST)
     """Keeps this many earlier policies of each set of agents, a uniform sample of all (opponent past)."""
-    opponent_every: int = parameter(10, low=1, high=LARGEST_INDEX)
+    opponent_every: int = parameter(10, low=1, high=LARGEST_INDEX, needs=_PAST)
     """Adds the latest policies to the earlier ones every so many updates, replacing some of them (opponent past)."""
 
     def algorithm(

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from shoal.algos.agents.agents_config import AgentsConfig
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 
 

@@ -7,6 +7,7 @@ policies so far: what each set learns to beat is the average of the others' past
 et al. 2015, "Fictitious Self-Play in Extensive-Form Games").
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -79,62 +80,22 @@ class Behaviour(NamedTuple):
 
 def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
     """Make an algorithm whose agents play against past policies; the latest policies are evaluated and saved."""
-    num_sets, size = len(opponents.sets.members), opponents.size
     take_over: Any = algorithm.inherit
     see: Any = algorithm.warm_up
     empty: Any = algorithm.without_replay
 
-    def begin(learner: Learner) -> Learner:
-        policies = algorithm.policy(learner, Clock.zero())
-        pool = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), policies)
-        return learner._replace(shared=Learned(learner.shared, pool, jnp.zeros(num_sets, jnp.int32)))
-
     def init(key: Array, num_envs: int) -> Learner:
         opponents.worlds(num_envs)
-        return begin(algorithm.init(key, num_envs))
+        return _with_pool(algorithm, opponents, algorithm.init(key, num_envs))
 
     def policy(learner: Learner, clock: Clock) -> PyTree:
         return algorithm.policy(_latest(learner), clock)
 
-    def behaviour(learner: Learner, clock: Clock) -> Behaviour:
-        pool, entries = learner.shared.pool, learner.shared.opponent
-        past = (jax.tree.map(lambda x, k=k: x[entries[k]], policies) for k, policies in enumerate(pool))
-        latest = (algorithm.behaviour or algorithm.policy)(_latest(learner), clock)
-        return Behaviour(latest, without_exploration(tuple(past)))
-
-    def act(
-        policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
-    ) -> tuple[PyTree, PyTree, PyTree]:
-        if not isinstance(policy, Behaviour):
-            return algorithm.act(policy, memory, timestep, key, greedy=greedy)
-        results = []
-        for index, worlds in enumerate(opponents.worlds(timestep.last.shape[0])):
-            if not worlds:
-                continue
-            policies = [policy.latest[k] if index in (0, k + 1) else policy.past[k] for k in range(num_sets)]
-            inputs = jax.tree.map(lambda x, of=worlds: x[of.start : of.stop], (memory, timestep))
-            own_key = jax.random.fold_in(key, index)
-            results.append(algorithm.act(tuple(policies), *inputs, own_key, greedy=greedy))
-        return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
-
-    def update(
-        learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
-    ) -> tuple[Learner, Metrics, Checks]:
-        result: Any = algorithm.update(_latest(learner), trajectory, keys, clock)
-        updated, metrics, checks = result
-        slot_key, opponent_key = jax.random.split(jax.random.fold_in(keys.shared, POOL_STREAM))
-        updates = clock.updates + 1
-        count = offered(updates, opponents.every)
-        slot = jnp.where(updates % opponents.every == 0, slot_of(slot_key, count, size), size)
-        pool = stored(learner.shared.pool, algorithm.policy(updated, clock), slot)
-        opponent = jax.random.randint(opponent_key, (num_sets,), 0, jnp.minimum(count, size))
-        return updated._replace(shared=Learned(updated.shared, pool, opponent)), metrics, checks
-
     def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
-        return begin(take_over(_latest(learner), saved))
+        return _with_pool(algorithm, opponents, take_over(_latest(learner), saved))
 
     def warm_up(learner: Learner, trajectory: Trajectory) -> Learner:
-        return begin(see(_latest(learner), trajectory))
+        return _with_pool(algorithm, opponents, see(_latest(learner), trajectory))
 
     def without_replay(learner: Learner) -> Learner:
         latest = empty(_latest(learner))
@@ -144,14 +105,81 @@ def against_past(algorithm: Algorithm, opponents: Opponents) -> Algorithm:
         init,
         algorithm.memory,
         policy,
-        act,
-        update,
+        functools.partial(act, algorithm, opponents),
+        functools.partial(update, algorithm, opponents),
         inherit if take_over else None,
-        behaviour,
+        functools.partial(behaviour, algorithm),
         warm_up if see else None,
         algorithm.warm_up_steps,
         without_replay if empty else None,
     )
+
+
+def _with_pool(algorithm: Algorithm, opponents: Opponents, learner: Learner) -> Learner:
+    """Add to a learner a pool that is full of its policies."""
+    policies = algorithm.policy(learner, Clock.zero())
+    pool = jax.tree.map(lambda x: jnp.broadcast_to(x, (opponents.size, *x.shape)), policies)
+    opponent = jnp.zeros(len(opponents.sets.members), jnp.int32)
+    return learner._replace(shared=Learned(learner.shared, pool, opponent))
+
+
+def _latest(learner: Learner) -> Learner:
+    return learner._replace(shared=learner.shared.latest)
+
+
+def behaviour(algorithm: Algorithm, learner: Learner, clock: Clock) -> Behaviour:
+    """Return the policies that act in the next rollout: the latest, and those of the past that were drawn."""
+    pool, entries = learner.shared.pool, learner.shared.opponent
+    past = (jax.tree.map(lambda x, k=k: x[entries[k]], policies) for k, policies in enumerate(pool))
+    latest = (algorithm.behaviour or algorithm.policy)(_latest(learner), clock)
+    return Behaviour(latest, without_exploration(tuple(past)))
+
+
+def act(
+    algorithm: Algorithm,
+    opponents: Opponents,
+    policy: PyTree,
+    memory: PyTree,
+    timestep: TimeStep,
+    key: Array,
+    *,
+    greedy: bool = False,
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Act in each group of worlds by the policies that play there; outside of training by the latest alone."""
+    if not isinstance(policy, Behaviour):
+        return algorithm.act(policy, memory, timestep, key, greedy=greedy)
+    results = []
+    for index, worlds in enumerate(opponents.worlds(timestep.last.shape[0])):
+        if not worlds:
+            continue
+        policies = [
+            latest if index in (0, k + 1) else past
+            for k, (latest, past) in enumerate(zip(policy.latest, policy.past, strict=True))
+        ]
+        inputs = jax.tree.map(lambda x, of=worlds: x[of.start : of.stop], (memory, timestep))
+        own_key = jax.random.fold_in(key, index)
+        results.append(algorithm.act(tuple(policies), *inputs, own_key, greedy=greedy))
+    return jax.tree.map(lambda *xs: jnp.concatenate(xs), *results)
+
+
+def update(
+    algorithm: Algorithm,
+    opponents: Opponents,
+    learner: Learner,
+    trajectory: Trajectory,
+    keys: Keys,
+    clock: Clock,
+) -> tuple[Learner, Metrics, Checks]:
+    """Update the latest policies, offer them to the pool where that is due, and draw the next opponents from it."""
+    result: Any = algorithm.update(_latest(learner), trajectory, keys, clock)
+    updated, metrics, checks = result
+    slot_key, opponent_key = jax.random.split(jax.random.fold_in(keys.shared, POOL_STREAM))
+    updates, size = clock.updates + 1, opponents.size
+    count = offered(updates, opponents.every)
+    slot = jnp.where(updates % opponents.every == 0, slot_of(slot_key, count, size), size)
+    pool = stored(learner.shared.pool, algorithm.policy(updated, clock), slot)
+    opponent = jax.random.randint(opponent_key, learner.shared.opponent.shape, 0, jnp.minimum(count, size))
+    return updated._replace(shared=Learned(updated.shared, pool, opponent)), metrics, checks
 
 
 def taking_over_latest(algorithm: Algorithm) -> Algorithm:
@@ -164,10 +192,6 @@ def taking_over_latest(algorithm: Algorithm) -> Algorithm:
         return take_over(learner, latest or saved)
 
     return algorithm if take_over is None else algorithm._replace(inherit=inherit)
-
-
-def _latest(learner: Learner) -> Learner:
-    return learner._replace(shared=learner.shared.latest)
 
 
 def offered(updates: Array, every: int) -> Array:

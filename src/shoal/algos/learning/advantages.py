@@ -1,9 +1,9 @@
 """Advantages and value targets of a rollout: functions with one signature, by name.
 
-Each takes the config, the data of the transitions [T, N], the values of all time-steps [T+1, N], and the log-ratio
-log π(a) - log μ(a) of the actions [T, N], where π is the policy of the values' parameters and μ the one that acted;
-None where they are the same. It returns the advantages and the targets of the value, [T, N] each. In the place of N
-there may be several axes.
+Each takes the config, the transitions [T, N] (of which it reads `reward`, `discount`, `last` and `weight`), the values
+of all time-steps [T+1, N], and the log-ratio log π(a) - log μ(a) of the actions [T, N], where π is the policy of the
+values' parameters and μ the one that acted; None where they are the same. It returns the advantages and the targets of
+the value, [T, N] each. In the place of N there may be several axes.
 
 Where the weight is 0, inputs may hold anything, NaN included, and so may what a user's own function returns: it is
 replaced. Shoal's own return the advantage 0, and the value as its target.
@@ -11,35 +11,27 @@ replaced. Shoal's own return the advantage 0, and the value as its target.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shoal.algos.learning.minibatches import Rows
 from shoal.base.imports import chosen_function
 from shoal.ops import returns
 from shoal.ops import vtrace as vtrace_ops
 from shoal.types import Array
 
 
-class ReturnInputs(NamedTuple):
-    """The inputs of returns besides the values, of each transition, [T, N]."""
-
-    reward: Array  # divided as configured
-    discount: Array  # gamma times the environment's
-    last: Array  # whether the transition led to the end of its episode
-    weight: Array  # 0 where there is no transition
-
-
-def gae(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+def gae(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute generalised advantage estimates, and the TD(λ) targets that are these plus the values."""
     estimate = _over_streams(returns.gae, (1, 1, 1, 1, 1, None, 1), value)
-    reward, discount, last, weight = inputs
-    advantage = estimate(reward, discount, last, value[:-1], value[1:], config.gae_lambda, weight)
+    steps = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
+    advantage = estimate(*steps, config.gae_lambda, inputs.weight)
     return advantage, advantage + value[:-1]
 
 
-def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+def vtrace(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute V-trace's targets, and its advantages without the ratio of their own action.
 
         v_t = V_t + ρ_t δ_t + γ_{t+1} λ c_t (v_{t+1} - V_{t+1}),   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
@@ -66,27 +58,23 @@ def vtrace(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | N
     return advantage, target
 
 
-def lambda_returns(
-    config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None
-) -> tuple[Array, Array]:
+def lambda_returns(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute λ-returns as targets, and their excess over the values as advantages; both equal `gae`'s."""
     estimate = _over_streams(returns.lambda_returns, (1, 1, 1, 1, None, 1), value)
-    reward, discount, last, weight = inputs
-    return _from_returns(
-        estimate(reward, discount, last, value[1:], config.gae_lambda, weight), value, weight
-    )
+    steps = inputs.reward, inputs.discount, inputs.last, value[1:]
+    return _from_returns(estimate(*steps, config.gae_lambda, inputs.weight), value, inputs.weight)
 
 
 def discounted_returns(
-    config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None
+    config: Any, inputs: Rows, value: Array, log_ratio: Array | None
 ) -> tuple[Array, Array]:
     """Compute discounted returns as targets, and their excess over the values as advantages.
 
     An episode that is cut, by truncation or by the rollout's end, is bootstrapped there.
     """
     estimate = _over_streams(returns.discounted_returns, (1, 1, 1, 1, 1), value)
-    reward, discount, last, weight = inputs
-    return _from_returns(estimate(reward, discount, last, value[1:], weight), value, weight)
+    steps = inputs.reward, inputs.discount, inputs.last, value[1:]
+    return _from_returns(estimate(*steps, inputs.weight), value, inputs.weight)
 
 
 def _from_returns(target: Array, value: Array, weight: Array) -> tuple[Array, Array]:
@@ -111,7 +99,7 @@ ESTIMATORS = {
 }
 
 
-def estimate(config: Any, inputs: ReturnInputs, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+def estimate(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute advantages and targets by the chosen estimator."""
     advantage, target = chosen_function("advantage", config.advantage, ESTIMATORS)(
         config, inputs, value, log_ratio

@@ -15,7 +15,7 @@ from shoal.ops import distributional, value_losses
 from shoal.types import Array
 
 
-def squared(config: Any, output: Any, target: Array) -> Array:
+def squared(config: object, output: object, target: Array) -> Array:
     """Compute half the squared error."""
     return value_losses.squared(_number(config, output), target)
 
@@ -25,7 +25,7 @@ def huber(config: Any, output: Any, target: Array) -> Array:
     return value_losses.huber(_number(config, output), target, config.huber_delta)
 
 
-def two_hot(config: Any, output: Any, target: Array) -> Array:
+def two_hot(config: object, output: object, target: Array) -> Array:
     """Compute the cross-entropy of a categorical output with the two atoms nearest to the target."""
     return distributional.two_hot(*_atoms_and_logits(config, output), target)
 

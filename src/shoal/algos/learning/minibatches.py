@@ -29,21 +29,27 @@ class ChunkStart(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rollout as independent rows; a row of weight 0 is not a transition and is ignored."""
+    """The transitions of a rollout, one array for each quantity; those of weight 0 are none, and are ignored.
 
-    inputs: NetworkInputs
-    raw_action: Array
-    log_prob: PyTree  # an array; () where there is no policy
-    distribution: PyTree
-    value: PyTree  # the critic's output, as the value loss compares it
-    advantage: PyTree  # an array; () where the loss computes it
-    target: PyTree  # the same, as the value loss compares it
-    weight: Array
+    As they were collected these are [T, N]; then they are laid out as independent rows. A column is () where nothing
+    reads it.
+    """
+
+    inputs: PyTree = ()  # `NetworkInputs`
+    raw_action: PyTree = ()
+    log_prob: PyTree = ()
+    distribution: PyTree = ()
+    value: PyTree = ()  # the critic's output, as the value loss compares it
+    advantage: PyTree = ()
+    target: PyTree = ()  # as the value loss compares it
+    weight: PyTree = ()  # 1, or 0 where there is no transition
+    reward: PyTree = ()  # divided as configured
+    discount: PyTree = ()  # gamma times the environment's
+    last: PyTree = ()  # whether the transition led to the end of its episode
     start: ChunkStart = ChunkStart()
-    returns: PyTree = ()  # the inputs of advantages and targets, where the loss computes these
 
 
-def to_rows(config: Any, tree: PyTree) -> PyTree:
+def to_rows(config: memories.WithMemory, tree: PyTree) -> PyTree:
     """Reshape arrays of a rollout [T, N, ...] to rows [T * N, ...], or to chunks of K steps [T / K * N, K, ...]."""
     if not memories.is_recurrent(config):
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
@@ -74,7 +80,7 @@ def masked(config: Any, rows: Any) -> Rows:
     return replaced._replace(inputs=inputs, distribution=rows.distribution, weight=weight)
 
 
-def start_steps(config: Any, num_steps: int) -> tuple[int, ...]:
+def start_steps(config: memories.WithMemory, num_steps: int) -> tuple[int, ...]:
     """Return the steps before which each chunk's replay starts, its burn-in included; () without memory."""
     if not memories.is_recurrent(config):
         return ()
@@ -82,7 +88,7 @@ def start_steps(config: Any, num_steps: int) -> tuple[int, ...]:
     return tuple(max(step - config.burn_in, 0) for step in range(0, num_steps, length))
 
 
-def chunk_starts(config: Any, inputs: NetworkInputs, starts: PyTree) -> ChunkStart:
+def chunk_starts(config: memories.WithMemory, inputs: NetworkInputs, starts: PyTree) -> ChunkStart:
     """Build the start of each chunk's replay.
 
     Args:

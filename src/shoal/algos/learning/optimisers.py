@@ -16,9 +16,9 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import chosen_function
 from shoal.base.user_errors import user_frames
 from shoal.config import settings, struct
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
-from shoal.types import Array, PyTree
+from shoal.types import Array, PyTree, contract
 from shoal.xla.packing import pack, pack_plain
 
 DEFAULT_ARGUMENTS = ("eps=1e-5",)
@@ -30,19 +30,16 @@ DEFAULTS = (DEFAULT_ARGUMENTS, ("eps=1e-8",), ("eps=7.8125e-5",))
 class OptimizerConfig:
     """Settings of the gradient steps, with one optimiser for all parameters."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": ("learning_rate",),
-        "optimisation": ("lr_schedule", "max_grad_norm", "optimizer", "optimizer_args"),
-    }
+    group: ClassVar[str] = "optimisation"
 
-    learning_rate: float = parameter(3e-4, above=0.0)
+    learning_rate: float = parameter(3e-4, above=0.0, group="most used")
     """Sets the step size of the optimiser."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Keeps the step size constant, or decreases it to 0 linearly or by a cosine."""
     max_grad_norm: float = parameter(0.5, above=0.0, high=math.inf)
     """Scales the gradient down to this global norm, of actor and critic together unless each has its own; inf
     disables this."""
-    optimizer: str = settings.function("adam")
+    optimizer: str = parameter("adam", functions=())
     """Uses this optimiser, by its name in Optax, or a function that makes one from the step size."""
     optimizer_args: tuple[str, ...] = DEFAULT_ARGUMENTS
     """Passes further arguments to the optimiser, each as name=value; the default is left out where it takes no eps."""
@@ -63,16 +60,7 @@ class OptimizerConfig:
 class ActorCriticOptimizerConfig(OptimizerConfig):
     """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
 
-    needs: ClassVar[Table] = {
-        "critic_optimizer_args": (Needs("critic_optimizer", other_than=("", None), such_as="adam"),),
-    }
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        **OptimizerConfig.groups,
-        "the critic's own optimisation": (
-            *("separate_updates", "critic_learning_rate", "critic_max_grad_norm"),
-            *("critic_optimizer", "critic_optimizer_args"),
-        ),
-    }
+    group: ClassVar[str] = "the critic's own optimisation"
 
     learning_rate: float = parameter(3e-4, above=0.0)
     """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
@@ -85,9 +73,11 @@ class ActorCriticOptimizerConfig(OptimizerConfig):
     """Sets the step size of the critic's optimiser; None uses learning_rate."""
     critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
     """Scales the critic's gradient down to this norm; None uses max_grad_norm."""
-    critic_optimizer: str | None = settings.function(None)
+    critic_optimizer: str | None = parameter(None, functions=())
     """Uses this optimiser for the critic; None uses the actor's, arguments included."""
-    critic_optimizer_args: tuple[str, ...] | None = None
+    critic_optimizer_args: tuple[str, ...] | None = parameter(
+        None, needs=Needs("critic_optimizer", other_than=("", None), such_as="adam")
+    )
     """Passes further arguments to critic_optimizer, each as name=value; None passes none."""
     critic_optimizer_numbers: Any = settings.keyed("critic_optimizer_args")
     """As optimizer_numbers, for the critic's optimiser; () takes the actor's where that is the critic's too."""
@@ -177,13 +167,7 @@ def optimizer_named(
     Raises:
       ShoalError: there is no optimiser of that name, or it does not take these arguments.
     """
-    if isinstance(name, str) and ":" not in name:
-        constructor = getattr(optax, name, None)
-        if name.startswith("_") or not callable(constructor):
-            hint = nearest(name, optax.__all__)
-            raise ShoalError(f"optimizer={name!r} is not an optimiser of optax, nor module:function{hint}.")
-    else:
-        constructor = chosen_function("optimizer", name, {})
+    constructor = _constructor(name)
     if texts in DEFAULTS and not _takes(constructor, "eps"):
         texts = ()
     try:
@@ -194,11 +178,19 @@ def optimizer_named(
         arguments = (*texts, *(f"{argument}={x}" for argument, x in dict(numbers).items()))
         raise ShoalError(f"optimizer={name!r} does not take optimizer_args={arguments}: {error}.") from error
     if not isinstance(optimizer, optax.GradientTransformation):
-        raise ShoalError(
-            f"optimizer={name!r} makes a {type(optimizer).__name__}; it must make an optax.GradientTransformation, as "
-            "'adam' does."
-        )
+        who = contract.named(constructor, f"optimizer={name!r}")
+        contract.refuse(who, contract.described(optimizer), "an optax.GradientTransformation, as 'adam' does")
     return optimizer
+
+
+def _constructor(name: Any) -> Callable[..., Any]:
+    if not isinstance(name, str) or ":" in name:
+        return chosen_function("optimizer", name, {})
+    constructor = getattr(optax, name, None)
+    if name.startswith("_") or not callable(constructor):
+        hint = nearest(name, optax.__all__)
+        raise ShoalError(f"optimizer={name!r} is not an optimiser of optax, nor module:function{hint}.")
+    return constructor
 
 
 def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
@@ -216,9 +208,6 @@ def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
         state = optimizer.init(parameters)
         return (parameters, state), optimizer.update(parameters, state, parameters)
 
-    def shapes(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
-
     is_own = not isinstance(name, str) or ":" in name
     try:
         before, after = jax.eval_shape(step, jnp.ones(()))
@@ -226,12 +215,8 @@ def check_optimizer(name: Any, texts: tuple[str, ...], numbers: Any) -> None:
         if is_own:
             raise
         raise ShoalError(f"optimizer={name!r} cannot make a step from a gradient alone: {error}.") from error
-    for what, old, new in zip(("updates", "a state"), before, after, strict=True):
-        if shapes(old) != shapes(new):
-            raise ShoalError(
-                f"optimizer={name!r} makes of a step {what} of other shapes or dtypes, {shapes(new)}, than before, "
-                f"{shapes(old)}; they must stay."
-            )
+    for what, old, new in zip(("tree of updates", "state"), before, after, strict=True):
+        contract.require_same(contract.named(_constructor(name), f"optimizer={name!r}"), what, new, old)
     if not is_own:
         return
     states = [optimizer_named(name, texts, rate, numbers).init(parameters) for rate in (0.1, 0.2)]

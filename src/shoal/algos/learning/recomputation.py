@@ -5,6 +5,8 @@ critic (Andrychowicz et al. 2021, "What Matters for On-Policy Deep Actor-Critic 
 ratios other than 1 to correct with.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +14,7 @@ import jax.numpy as jnp
 
 from shoal.algos.acting import actions, memories
 from shoal.algos.learning import advantages, minibatches, value_normalisation
-from shoal.algos.learning.advantages import ReturnInputs
-from shoal.algos.learning.minibatches import Rows
+from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.config import struct
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import Memories, NetworkInputs
@@ -24,32 +25,32 @@ from shoal.types import Array, PyTree
 
 
 class Rollout(NamedTuple):
-    """A rollout, as the inputs of its values, ratios and returns."""
+    """What estimates with another network need of a rollout: its T+1 steps, of which T are transitions."""
 
     inputs: NetworkInputs  # the network's inputs at all T+1 steps, [T+1, N, ...]
     memories: Memories  # the memories before the first step, [N, ...]
-    raw_action: Array  # [T, N, ...]
-    log_prob: Array  # under the policy that acted, [T, N]
-    returns: ReturnInputs  # [T, N]
+    transitions: Rows  # [T, N]
 
 
-def rows_of_streams(config: Any, rows: Rows, rollout: Rollout) -> Rows:
-    """Lay out each environment's steps as one row, [N, T+1, ...], with the inputs of returns.
+def rows_of_streams(config: Any, rows: Rows, inputs: NetworkInputs) -> Rows:
+    """Lay out each environment's steps as one row, [N, T+1, ...], whose advantages and targets the loss computes.
 
     The last step is not a transition and has weight 0; its inputs serve for its value, as do those of an episode's
     last step if it was truncated. Inputs whose value is not used are replaced by zeros, unless a memory lasts across
     them.
+
+    Args:
+      rows: the transitions, [T, N].
+      inputs: of the network at all T+1 steps.
     """
-    returns, inputs = rollout.returns, rollout.inputs
-    is_acted = extend(returns.weight > 0).at[-1].set(False)
-    is_bootstrapped = (returns.weight > 0) & (returns.discount != 0)
+    is_acted = extend(rows.weight > 0).at[-1].set(False)
+    is_bootstrapped = (rows.weight > 0) & (rows.discount != 0)
     is_read = is_acted.at[1:].set(is_acted[1:] | is_bootstrapped) | memories.crosses_ends(config)
     read = struct.where(is_read, inputs, jax.tree.map(jnp.zeros_like, inputs))
     # The inputs have T+1 steps already, and are put in their place below.
-    rows = rows._replace(inputs=NetworkInputs(()), advantage=(), target=(), returns=returns)
-    rows = jax.tree.map(extend, rows)._replace(
+    rows = jax.tree.map(extend, rows._replace(inputs=(), advantage=(), target=()))._replace(
         inputs=read._replace(first=inputs.first, action_mask=inputs.action_mask),
-        weight=is_acted.astype(returns.weight.dtype),
+        weight=is_acted.astype(rows.weight.dtype),
     )
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
 
@@ -74,15 +75,49 @@ def estimate(
       advantages, standardised if this is done over the rollout, and targets as the value loss compares them.
     """
     _, distribution, output = sequences.unroll(network, rollout.memories, rollout.inputs)
+    acted, weight = rollout.transitions, rollout.transitions.weight
     # An action is added to the distributions' T+1 steps, since those need not have one axis of time in each array.
-    log_prob = actions.log_prob(distribution, extend(rollout.raw_action))[:-1]
+    log_prob = actions.log_prob(distribution, extend(acted.raw_action))[:-1]
     value = value_normalisation.denormalise(moments, expectation(output))
-    advantage, target = advantages.estimate(config, rollout.returns, value, log_prob - rollout.log_prob)
-    weight = rollout.returns.weight
+    advantage, target = advantages.estimate(config, acted, value, log_prob - acted.log_prob)
     if config.norm_adv == "batch":
         advantage = statistics.standardise(advantage, weight, axis_name=axis)
     target = jnp.where(weight > 0, value_normalisation.normalise(moments, target), 0.0)
     return minibatches.to_rows(config, (advantage, target))
+
+
+def scan_epochs(
+    config: Any,
+    axis: tuple[str, ...],
+    rows: Rows,
+    orders: Array,
+    estimate: Callable[[Any], tuple[Array, Array]],
+    step: Callable[[Rows, Any, Minibatch], tuple[Any, Array]],
+    state: Any,
+) -> tuple[Any, Array]:
+    """Make gradient steps on all minibatches, with new advantages and targets before each epoch but the first.
+
+    The first begins with the parameters that acted, whose estimates the rows have.
+
+    Args:
+      orders: the rows of each minibatch of each epoch, [epochs, minibatches, size].
+      estimate: from the state of the gradient steps to the rows' advantages and targets.
+      step: from rows, state and minibatch to the next state and the metrics of the step.
+
+    Returns:
+      the state, and the metrics of all steps, [epochs * minibatches, ...].
+    """
+
+    def steps_of_epoch(state: Any, order: tuple[Array, Array]) -> tuple[Any, Array]:
+        epoch, index = order
+        old = rows.advantage, rows.target
+        advantage, target = jax.lax.cond(epoch > 0, estimate, lambda _: old, state)
+        current = rows._replace(advantage=advantage, target=target)
+        batches = minibatches.with_statistics(config, axis, current, index, epoch)
+        return jax.lax.scan(functools.partial(step, current), state, batches)
+
+    state, history = jax.lax.scan(steps_of_epoch, state, (jnp.arange(len(orders)), orders))
+    return state, history.reshape(-1, *history.shape[2:])
 
 
 def with_estimates(
@@ -106,9 +141,11 @@ def with_estimates(
         return x if memories.is_recurrent(config) else jnp.swapaxes(x, 0, 1)
 
     log_ratio, output = jax.lax.stop_gradient((time_first(log_ratio), time_first(output)))
-    returns = jax.tree.map(lambda x: time_first(x)[:-1], batch.returns)
+    columns = batch.reward, batch.discount, batch.last, batch.weight
+    reward, discount, last, weight = (time_first(x)[:-1] for x in columns)
+    steps = Rows(reward=reward, discount=discount, last=last, weight=weight)
     value = value_normalisation.denormalise(moments, output)
-    advantage, target = advantages.estimate(config, returns, value, log_ratio[:-1])
+    advantage, target = advantages.estimate(config, steps, value, log_ratio[:-1])
     target = value_normalisation.normalise(moments, target)
     advantage, target = time_first(extend(advantage)), time_first(extend(target))
     if config.norm_adv == "minibatch":

@@ -70,23 +70,21 @@ class NStepReturn(NamedTuple):
 class ReplayConfig:
     """Settings of the replay; all counts of steps are of all environments together."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "replay": (
-            *("buffer_size", "batch_size", "learning_starts", "train_frequency", "gradient_steps", "n_step"),
-        ),
-    }
+    group: ClassVar[str] = "replay"
 
-    buffer_size: int = parameter(10_000, low=1, high=10**9)  # twice the rows are counted in 32 bits
+    buffer_size: int = parameter(
+        10_000, low=1, high=10**9, group="most used"
+    )  # twice the rows are counted in 32 bits
     """Keeps this many of the latest environment steps, of all environments together."""
-    batch_size: int = parameter(128, low=1, high=LARGEST_INDEX)
+    batch_size: int = parameter(128, low=1, high=LARGEST_INDEX, group="most used")
     """Draws this many transitions for each gradient step."""
-    learning_starts: int = parameter(10_000, low=0, high=LARGEST_INDEX)
+    learning_starts: int = parameter(10_000, low=0, high=LARGEST_INDEX, group="most used")
     """Makes no gradient step before this many environment steps, of all environments together."""
-    train_frequency: int = parameter(10, low=1, high=10**9)
+    train_frequency: int = parameter(10, low=1, high=10**9, group="most used")
     """Learns once in this many environment steps, of all environments together."""
     gradient_steps: int = parameter(1, low=1, high=10_000)
     """Makes this many gradient steps each time that it learns (train_frequency)."""
-    n_step: int = parameter(1, low=1, high=LARGEST_INDEX)
+    n_step: int = parameter(1, low=1, high=LARGEST_INDEX, group="most used")
     """Sums the rewards of this many steps before the value that is bootstrapped; fewer at the end of an episode."""
 
     def num_rows(self, num_envs: int) -> int:

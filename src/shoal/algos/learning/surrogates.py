@@ -18,7 +18,7 @@ def clip(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: 
     return policy_losses.clip_surrogate(log_ratio, advantage, config.clip_coef)
 
 
-def penalty(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
+def penalty(config: object, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
     """Compute PPO's loss with a penalty on the KL of the distributions, which is not estimated from samples."""
     behaviour, current = pair
     return policy_losses.kl_penalty_surrogate(log_ratio, advantage, behaviour.kl(current), kl_coef)
@@ -29,7 +29,7 @@ def dpo(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: A
     return policy_losses.dpo_surrogate(log_ratio, advantage, config.dpo_alpha, config.dpo_beta)
 
 
-def policy_gradient(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
+def policy_gradient(config: object, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
     """Compute the loss of REINFORCE and A2C, without a ratio: log μ(a) is a constant and has no effect."""
     return policy_losses.policy_gradient(log_ratio, advantage)
 

@@ -75,9 +75,7 @@ def map_members(function: Callable, mapped_by: str) -> Callable:
             outputs = function(jax.tree.map(lambda x: x[0], population), *args)
             return jax.tree.map(lambda x: x[None], outputs)
 
-        def one_member(run: PyTree) -> PyTree:
-            return function(run, *args)
-
+        one_member = (lambda run: function(run, *args)) if args else function
         return jax.lax.map(one_member, population) if mapped_by == "map" else jax.vmap(one_member)(population)
 
     return map_population
@@ -137,24 +135,23 @@ def partition_specs(settings: ProgramSettings) -> Run:
 
 
 def start_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Any:
-    """Compile (keys, environments, configs, numbers of updates) -> population, each with a leading member axis."""
+    """Compile (keys, environments, configs, numbers of updates) -> population, each with a leading member axis.
 
-    def start(arguments: tuple) -> Run:
-        return function(*arguments, settings)
-
+    Args:
+      function: as `loop.start_training`.
+    """
+    start: Callable[[tuple], Run] = functools.partial(function, settings=settings)
     if settings.groups > 1 and layout.mesh.shape[ENV_AXIS] == 1:
-        one_group = start
+        start_group = jax.vmap(
+            start,
+            out_axes=placement(settings, 0, None),
+            axis_name=ENV_AXIS,
+            axis_size=settings.groups,
+            in_axes=None,
+        )
 
         def start(arguments: tuple) -> Run:
-            group = jax.vmap(
-                lambda _: one_group(arguments),
-                out_axes=placement(settings, 0, None),
-                axis_name=ENV_AXIS,
-                axis_size=settings.groups,
-                in_axes=None,
-            )
-            run = group(0)
-            return map_local_leaves(lambda x: x.reshape(-1, *x.shape[2:]), run)
+            return map_local_leaves(lambda x: x.reshape(-1, *x.shape[2:]), start_group(arguments))
 
     # Members are initialised one after the other, since only training gains from a batch.
     mapped = map_members(start, "map")
