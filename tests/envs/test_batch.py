@@ -70,6 +70,7 @@ def run(batch, seed=0, steps=STEPS):
     return jax.tree.map(np.asarray, rollout(batch, jax.random.key(seed), steps)[1:])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_envs", [ONE, SOME, MANY])
 @pytest.mark.parametrize("policy", ["fresh", "pool"])
 @pytest.mark.quick("fresh-8", "pool-8")
@@ -101,6 +102,7 @@ def test_rollout_equals_a_loop_over_single_environments(num_envs, policy):
             jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
+@pytest.mark.full
 def test_the_rule_at_ends():
     _, steps = run(Batch(Dice(), MANY))
     assert steps.terminated.any()
@@ -118,6 +120,7 @@ def test_the_rule_at_ends():
     np.testing.assert_array_equal(steps.action_mask[..., 0], ~odd | over)
 
 
+@pytest.mark.full
 def test_fresh_starts_never_repeat_and_pool_starts_are_of_the_pool():
     _, steps = run(Batch(Dice(), MANY))
     starts = steps.observation[steps.first][:, 0]
@@ -135,6 +138,7 @@ def test_an_environment_does_not_depend_on_how_many_there_are():
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[:, :SOME], y), many, few)
 
 
+@pytest.mark.full
 def test_a_part_of_a_batch_draws_what_the_whole_would():
     whole, half = run(Batch(Dice(), SOME, "pool", POOL)), Batch(Dice(), SOME // 2, "pool", POOL)
     parts = [rollout(half, jax.random.key(0), STEPS, jnp.int32(i))[1:] for i in (0, SOME // 2)]
@@ -150,6 +154,7 @@ def test_both_ways_to_restart_agree(monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, looped, traced_anew(jax.random.key(0)))
 
 
+@pytest.mark.full
 def test_a_population_of_batches_under_vmap_equals_each_alone():
     batch, keys = Batch(Dice(), SOME), jax.random.split(jax.random.key(0), 3)
     together = jax.vmap(lambda key: rollout(batch, key, STEPS)[1:])(keys)
@@ -158,6 +163,7 @@ def test_a_population_of_batches_under_vmap_equals_each_alone():
         jax.tree.map(lambda x, y, k=k: np.testing.assert_array_equal(x[k], y), together, alone)
 
 
+@pytest.mark.full
 def test_split_over_devices_it_equals_the_whole():
     mesh = jax.make_mesh((2,), ("env",), axis_types=(jax.sharding.AxisType.Auto,))
 
@@ -230,17 +236,15 @@ class Untidy:
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("key", "Untidy.step returns timestep/info/b, which Untidy.reset does not"),
-        (
-            "dtype",
-            "timestep/info/a is int32[] from Untidy.reset but float32[] from Untidy.step; make them alike",
-        ),
-        ("shape", "timestep/observation is float32[] from Untidy.reset but float32[2] from Untidy.step"),
+        ("key", "'timestep/info/b' as int32[], which after reset is missing; it must return the same"),
+        ("dtype", "'timestep/info/a' as float32[], which after reset is int32[]; it must return the same"),
+        ("shape", "'timestep/observation' as float32[2], which after reset is float32[]; it must return"),
     ],
 )
 def test_what_reset_and_step_do_not_agree_on_is_named(fault, sentence):
     with pytest.raises(ShoalError) as raised:
         rollout(Batch(Untidy(fault), 2), jax.random.key(0), 3)
+    assert str(raised.value).startswith("Untidy.step (tests/envs/test_batch.py, line ")
     assert sentence in str(raised.value)
 
 
@@ -276,6 +280,7 @@ def starts_of(steps):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_envs", [ONE, SOME, MANY])
 def test_optimistic_starts_are_shared_only_where_more_episodes_end_than_starts_are_computed(num_envs):
     batch = Batch(Dice(), num_envs, "optimistic", reset_ratio=4)
@@ -291,6 +296,7 @@ def test_optimistic_starts_are_shared_only_where_more_episodes_end_than_starts_a
     np.testing.assert_array_equal(steps.observation[0], fresh.observation[0])
 
 
+@pytest.mark.full
 def test_first_repeats_the_first_start_of_each_environment_and_nothing_else():
     _, steps = run(Batch(Dice(), SOME, "first"))
     starts = starts_of(steps)
@@ -301,6 +307,7 @@ def test_first_repeats_the_first_start_of_each_environment_and_nothing_else():
     )  # a step's randomness is new: 0 where an episode begins
 
 
+@pytest.mark.quick("first")
 @pytest.mark.parametrize("policy", ["pool", "optimistic", "first"])
 def test_a_start_that_is_used_again_has_random_keys_of_its_own(policy):
     """So that two episodes from one start draw different commands, pushes and fruits."""
@@ -313,6 +320,7 @@ def test_a_start_that_is_used_again_has_random_keys_of_its_own(policy):
     assert len(np.unique(keys, axis=0)) == len(keys)
 
 
+@pytest.mark.quick("0-0")
 @pytest.mark.parametrize(("refresh", "replaced"), [(0, 0), (3, 3), (POOL, POOL), (POOL + 5, POOL)])
 def test_refresh_replaces_some_starts_of_the_pool(refresh, replaced):
     batch = Batch(Dice(), SOME, "pool", POOL, refresh)
@@ -327,6 +335,7 @@ def test_refresh_replaces_some_starts_of_the_pool(refresh, replaced):
     assert jax.tree.leaves(batch.refresh(state, jax.random.key(1)).env)[0] is jax.tree.leaves(state.env)[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("members", [0, 3])
 def test_costly_starts_are_computed_only_in_a_step_after_an_end(members, monkeypatch):
     """As accelerators compute them, of which this is the branch: it is in the program, and changes no number."""

@@ -15,8 +15,8 @@ from random_play import played
 
 from shoal.base.errors import ShoalError
 from shoal.envs import describing, make, parameters_of
-from shoal.envs.brax_like import adapter, pictures
-from shoal.envs.brax_like.adapter import BraxLike
+from shoal.envs.brax_like import mujoco_pictures
+from shoal.envs.brax_like.brax_adapter import BraxLike
 from shoal.envs.registry import portable_parameters
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.suites.packages import import_suite
@@ -147,6 +147,7 @@ def test_the_privileged_state_is_for_the_critic():
     assert env.action_space == Box(-1.0, 1.0, (2,)) and env.frames_per_second == 20
 
 
+@pytest.mark.full
 def test_each_episode_keeps_the_changed_numbers_of_its_own_physics():
     env = BraxLike(PushedPoint(), randomise)
     _, states, timesteps = played(TimeLimit(env, 5), 4, 23)
@@ -182,9 +183,9 @@ def test_randomised_steps_are_those_of_the_model_made_by_hand():
 
 def test_an_object_has_brax_time_limit():
     world = PushedPoint()
-    assert adapter.adapted(world) == TimeLimit(BraxLike(world), 1000)
+    assert FAMILIES["brax/"].adapter().adapted(world) == TimeLimit(BraxLike(world), 1000)
     world._config = SimpleNamespace(episode_length=jnp.int32(20))
-    assert adapter.adapted(world) == TimeLimit(BraxLike(world), 20)
+    assert FAMILIES["brax/"].adapter().adapted(world) == TimeLimit(BraxLike(world), 20)
 
 
 @needs_brax
@@ -223,6 +224,9 @@ def test_a_class_that_differs_from_the_convention_is_one_sentence(kind):
         _ = BraxLike(kind()).action_space, BraxLike(kind()).observation_space
 
 
+@pytest.mark.quick(
+    "playground/CartpoleBalance-parameters8-ctrl_dt=0.0 is shorter than a step of the physics, sim_dt=0.01."
+)
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [
@@ -352,6 +356,7 @@ def check_equal(timestep, own):
     assert not np.asarray(timestep.info["diverged"]).any()
 
 
+@pytest.mark.full
 @needs_playground
 def test_steps_of_cartpole_are_playgrounds():
     """Without the resets of a batch, which take long to compile."""
@@ -447,7 +452,7 @@ def test_a_state_is_drawn(name):
     except ShoalError as error:
         assert "MuJoCo cannot draw here: " in str(error)
         pytest.skip(str(error))
-    assert picture.shape == (pictures.HEIGHT, pictures.WIDTH, 3) and picture.dtype == np.uint8
+    assert picture.shape == (mujoco_pictures.HEIGHT, mujoco_pictures.WIDTH, 3) and picture.dtype == np.uint8
     assert len(np.unique(picture)) > 10
 
 

@@ -410,6 +410,7 @@ def test_limits_are_parameters(name):
     )
 
 
+@pytest.mark.full
 def test_limits_of_stacked_environments_are_data():
     env = jax.vmap(lambda x: MountainCar(max_speed=x))(jnp.asarray([0.01, 0.07]))
     assert env.observation_space.high.tolist() == [np.inf, np.inf]  # all fields are stacked

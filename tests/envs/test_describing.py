@@ -133,6 +133,7 @@ def test_every_registered_environment_is_found_by_its_name(name):
 TASK = Ruleset(np.array([1, 3, 2, 0, 0], np.uint8), np.zeros((2, 7), np.uint8), np.array([[3, 2]], np.uint8))
 
 
+@pytest.mark.quick("FrameStack0")
 @pytest.mark.parametrize(
     "environment",
     [
@@ -297,6 +298,7 @@ def object_of(package):
     return module.make({"gymnax": "Catch-bsuite", "jumanji": "Snake-v1", "jaxmarl": "MPE_simple_v3"}[package])
 
 
+@pytest.mark.quick("gymnax")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages' own code
 @pytest.mark.parametrize("package", ["brax", "gymnax", "jumanji", "jaxmarl"])
 def test_an_adapted_object_has_the_name_of_its_own_class(package):

@@ -79,6 +79,7 @@ def test_the_environment_that_was_meant(typed, meant, monkeypatch):
         )
 
 
+@pytest.mark.quick("craftax/")
 @pytest.mark.parametrize("prefix", FAMILIES)
 def test_every_listed_name_is_found_without_its_prefix(prefix):
     """Or the environment of Shoal's own of that name, or of another package."""
@@ -112,6 +113,7 @@ def test_the_names_of_a_family_are_those_of_its_package(prefix):
     assert len(family.names) == len(set(family.names))
 
 
+@pytest.mark.quick("playground/")
 @pytest.mark.parametrize("prefix", [x for x in FAMILIES if x != "jaxmarl/"])
 def test_a_class_without_the_convention_is_refused(prefix):
     pytest.importorskip(FAMILIES[prefix].package)
@@ -129,6 +131,7 @@ def test_a_number_that_is_static_is_not_traced(name, parameter, sentence):
         jax.vmap(lambda x: make(name, **{parameter: x}).action_space)(jnp.ones(2))
 
 
+@pytest.mark.quick("gymnax/Catch-bsuite-rows")
 @pytest.mark.parametrize(
     ("name", "parameter"),
     [("gymnax/Catch-bsuite", "rows"), ("gymnax/DeepSea-bsuite", "size"), ("jumanji/Snake-v1", "num_rows")],
@@ -158,6 +161,7 @@ CLASSES = {
 }
 
 
+@pytest.mark.quick("brax/")
 @pytest.mark.parametrize("prefix", CLASSES)
 def test_classes_of_ones_own(prefix, monkeypatch):
     pytest.importorskip(FAMILIES[prefix].package)
@@ -174,7 +178,7 @@ def test_classes_of_ones_own(prefix, monkeypatch):
         with pytest.raises(ShoalError, match=f"^{prefix}{__name__}:{name} made a .*{sentence}"):
             make(f"{prefix}{__name__}:{name}")
         with pytest.raises(ShoalError, match=f"^(AutoReset|Flatten|MPELog|NoHash).*{sentence}"):
-            importlib.import_module(FAMILIES[prefix].adapter).adapted(made[name]())
+            FAMILIES[prefix].adapter().adapted(made[name]())
     for name in named if prefix != "jaxmarl/" else ():
         env = make(f"{prefix}{__name__}:{name}")
         assert env.max_steps >= 1000
@@ -196,6 +200,7 @@ def states_and_parameters(package):
     return [importlib.import_module("brax.envs").get_environment("fast").reset(KEY)]
 
 
+@pytest.mark.quick("brax")
 @pytest.mark.parametrize("package", ["brax", "gymnax", "jumanji"])
 def test_a_state_is_not_taken_for_an_environment(package):
     pytest.importorskip(package)
@@ -266,6 +271,7 @@ def elements_of(space):
     return [jnp.asarray(x, jnp.int32).reshape(space.shape) for x in itertools.product(*parts)]
 
 
+@pytest.mark.quick("gymnasium.spaces-MultiDiscrete([3], start=[2])")
 @pytest.mark.parametrize(("package", "call"), [(x, call) for x, calls in WHOLE.items() for call in calls])
 def test_an_agent_plays_all_elements_of_a_space_and_no_others(package, call):
     space = space_in(package, call)
@@ -281,6 +287,7 @@ def test_an_agent_plays_all_elements_of_a_space_and_no_others(package, call):
     np.testing.assert_array_equal(back, elements_of(made.space))
 
 
+@pytest.mark.quick("jaxmarl.environments.spaces-Dict({'a': m.Discrete(3)})-space4")
 @pytest.mark.parametrize(("package", "call", "space"), OTHERS)
 def test_spaces_of_arrays_and_of_parts(package, call, space):
     own = space_in(package, call)
@@ -327,6 +334,7 @@ def echo(action_space, observation_space):
     return type("Echo", (cartpole,), members)()
 
 
+@pytest.mark.quick("MultiDiscrete([2, 3], start=[1, -2])")
 @pytest.mark.parametrize(
     "call", ["Discrete(3, start=-1)", "MultiDiscrete([2, 3], start=[1, -2])", "MultiBinary(2)"]
 )

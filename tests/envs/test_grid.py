@@ -24,7 +24,7 @@ from shoal.envs.grid.engine.goals import GoalKind
 from shoal.envs.grid.engine.rules import RuleKind
 from shoal.envs.grid.engine.tiles import FLOOR, Colour, Tile, cell
 from shoal.envs.grid.rulesets.rulesets import NO_RULESET, Ruleset, ruleset, stack
-from shoal.nets.encoders import observation_parts
+from shoal.nets.encoders.parts import observation_parts
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "grid.md"
 R1 = "XLand-MiniGrid-R1-9x9"
@@ -157,6 +157,7 @@ def test_episodes_are_cut_but_not_ended_by_time():
     assert timestep.truncated and timestep.discount == 1 and timestep.info["success"] == 0
 
 
+@pytest.mark.full
 def test_several_rulesets_are_drawn_from_and_one_can_be_played_again():
     tasks = some_tasks(3)
     world = envs.make(R1, ruleset=tasks, observe_goal=True)
@@ -274,6 +275,7 @@ def test_the_page_gives_the_numbers_of_tiles_and_colours():
         assert set(words.split()) >= set(tile.name.lower().replace("hex", "hexagon").split("_"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in envs.environments() if "MiniGrid-" in name])
 @pytest.mark.quick("MiniGrid-DoorKey-5x5", "MiniGrid-MemoryS8", "MiniGrid-Playground", R1)
 def test_every_number_of_a_world_has_bounds_in_which_its_defaults_lie(name):

@@ -19,11 +19,11 @@ import shoal
 from shoal.base.errors import ShoalError
 from shoal.base.installation import install_command
 from shoal.config import struct
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.envs import Batch, make, parameters_of
 from shoal.envs.base import can_render, render
-from shoal.envs.gymnax_like import adapter
-from shoal.envs.gymnax_like.adapter import OBSERVES_TIME, observes_time
-from shoal.envs.registry import MAX_COUNT, adapted
+from shoal.envs.gymnax_like.gymnax_adapter import GYMNAX, OBSERVES_TIME, limit_name, observes_time
+from shoal.envs.registry import adapted
 from shoal.envs.suites import packages
 from shoal.envs.suites.families import FAMILIES
 from shoal.envs.wrappers import TimeLimit
@@ -63,7 +63,7 @@ def inner(env):
 def own_params(env):
     """The package's parameters of an environment, with the package's own limit where Shoal had moved it."""
     made, limit = inner(env)
-    return made.params if limit is None else made.params.replace(**{adapter._limit_name(made.params): limit})
+    return made.params if limit is None else made.params.replace(**{limit_name(made.params): limit})
 
 
 def both(env, num_envs, steps, choose=None):
@@ -141,13 +141,16 @@ def is_over(state):
     return is_dead
 
 
+@pytest.mark.full
 @needs_gymnax
 def test_steps_of_catch_are_those_of_gymnax_and_end_by_its_rules_or_a_limit():
     timesteps = compare(make(CATCH, max_episode_steps=7), steps=30)
     assert timesteps.truncated.any() and not timesteps.terminated.any()  # the ball needs 9 steps
     timesteps = compare(make(CATCH), steps=30)
     assert timesteps.terminated.any() and not timesteps.truncated.any()
-    assert make(CATCH).max_steps == 1000 and inner(make(CATCH))[0].params.max_steps_in_episode == MAX_COUNT
+    assert (
+        make(CATCH).max_steps == 1000 and inner(make(CATCH))[0].params.max_steps_in_episode == LARGEST_INDEX
+    )
 
 
 @needs_gymnax
@@ -210,6 +213,7 @@ def test_parameters_of_the_class_and_of_the_package_have_its_defaults():
         make(CATCH, row=3)
 
 
+@pytest.mark.full
 @needs_gymnax
 def test_an_object_of_gymnax_is_adapted_with_its_limit():
     import gymnax
@@ -322,12 +326,13 @@ def test_a_package_that_is_missing_or_too_old_is_one_sentence(monkeypatch, versi
 
     monkeypatch.setattr(importlib.metadata, "version", installed)
     packages.import_suite.cache_clear()
-    adapter.constructor_of.cache_clear()
+    GYMNAX.constructor_of.cache_clear()
     with pytest.raises(ShoalError) as error:
         make(CATCH)
     assert sentence.format(install_command("gymnax")) in str(error.value)
 
 
+@pytest.mark.full
 @needs_craftax
 def test_classes_of_craftax_that_reset_themselves_are_refused():
     make_world = packages.import_suite("craftax/", "craftax.craftax_env").make_craftax_env_from_name

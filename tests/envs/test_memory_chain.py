@@ -100,6 +100,7 @@ def test_the_checker_finds_nothing(length, num_bits):
     assert check(make("MemoryChain-v0", length=length, num_bits=num_bits), keys=8, steps=40) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["length", "num_bits"])
 def test_too_few_is_one_sentence(name):
     with pytest.raises(

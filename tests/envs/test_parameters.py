@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Array, Float, UInt8
 
 import shoal
-from shoal import api, envs
+from shoal import envs
 from shoal.base.errors import ShoalError
 from shoal.envs import FrameStack, RewardScale, TimeLimit, Trial, environments, make, parameter, registry
 from shoal.envs.classic.acrobot import Acrobot
@@ -21,6 +21,8 @@ from shoal.envs.classic.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.classic.pendulum import Pendulum
 from shoal.envs.grid.tasks.minigrid import Empty
 from shoal.envs.parameters import check_parameters, convert_to_declared
+from shoal.envs.registry import bounds_of
+from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import Environment
 from shoal.types.spaces import Box, Discrete
 
@@ -80,7 +82,7 @@ def refused(made: Any, sentence: str) -> None:
 @pytest.mark.parametrize("cls", CLASSIC)
 def test_no_number_of_a_classic_environment_may_be_what_it_cannot_be(cls):
     """Every field declares bounds; NaN and infinities are outside, 0 is where one divides by it."""
-    bounds = api.bounds_of(f"{cls.__module__}:{cls.__qualname__}")
+    bounds = bounds_of(f"{cls.__module__}:{cls.__qualname__}")
     for field in dataclasses.fields(cls):
         for value in (math.nan, math.inf, -math.inf, 1e300, jnp.nan * jnp.ones(3)):
             for env in (cls(**{field.name: value}), TimeLimit(cls(**{field.name: value}), 3)):
@@ -145,7 +147,7 @@ def test_every_kind_of_field_is_checked(name, value, sentence):
 
 def test_an_environment_given_itself_is_checked_wherever_it_is_taken():
     """Inside wrappers, trials and structs as well; NaN in CartPole's gravity used to give the return 500."""
-    policy = api.TrainedPolicy(None, None, CartPole(gravity=math.nan))
+    policy = TrainedPolicy(None, None, CartPole(gravity=math.nan))
     for env in (
         CartPole(gravity=math.nan),
         CartPole(cart_mass=0.0),

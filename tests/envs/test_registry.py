@@ -15,6 +15,7 @@ from shoal.envs import (
     make,
     parameters_of,
     register,
+    registry,
     restart,
     transition,
 )
@@ -239,3 +240,14 @@ def test_parts_of_the_package_need_no_import_of_their_own():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "TimeLimit Discrete(n=2) shoal.nets\n"
+
+
+def test_every_built_in_entry_is_one_that_can_be_registered(monkeypatch):
+    """They are listed without the checks of `register`."""
+    built_in = registry._entries
+    monkeypatch.setattr(registry, "_entries", {})
+    for name, entry in built_in.items():
+        registry.register(
+            name, entry.constructor, max_episode_steps=entry.max_episode_steps, parameters=entry.parameters
+        )
+    assert registry._entries == built_in

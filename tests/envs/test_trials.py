@@ -230,6 +230,7 @@ WRAPPERS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick("RewardScale")
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_wrappers_between_keep_the_task(wrapper):
     env = WRAPPERS[wrapper](Lottery())
@@ -266,6 +267,7 @@ def two_worlds():
     return make("XLand-MiniGrid-R1-9x9", ruleset=both, max_episode_steps=5, trial_episodes=3)
 
 
+@pytest.mark.full
 def test_grid_worlds_keep_their_ruleset_and_change_their_layout():
     env = two_worlds()
 
@@ -355,6 +357,7 @@ class PaidLater(Mortal):
     pays_absent = True
 
 
+@pytest.mark.quick("world1-returned1")
 @pytest.mark.parametrize(
     "world, returned", [(Mortal(float("nan")), [3, 5]), (Mortal(7.0), [3, 5]), (PaidLater(7.0), [3, 19])]
 )

@@ -44,9 +44,9 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def _declares(cls: type, name: str) -> bool:
-    """Report whether a class has an attribute, or a field without a default, of that name."""
-    return hasattr(cls, name) or any(name in vars(base).get("__annotations__", {}) for base in cls.__mro__)
+def _names_of(cls: type) -> set[str]:
+    """Return the names of a class's attributes, and of its fields without a default."""
+    return set(dir(cls)).union(*[vars(base).get("__annotations__", ()) for base in cls.__mro__])
 
 
 @dataclass_transform(frozen_default=True)
@@ -62,11 +62,12 @@ def environment(cls: type[T]) -> type[T]:
     Raises:
       ShoalError: the class lacks a space, `reset` or `step`.
     """
+    declared = _names_of(cls)
     for name in REQUIRED:
-        if not _declares(cls, name):
+        if name not in declared:
             raise ShoalError(f"the environment {cls.__name__} has no `{name}`, which every environment needs")
     for name, value in DEFAULTS.items():
-        if not _declares(cls, name):
+        if name not in declared:
             setattr(cls, name, value)
     return struct(cls)
 

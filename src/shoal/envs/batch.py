@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import struct
-from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.types import Array, Environment, PyTree, State, TimeStep, contract
 from shoal.types.spaces import Space
 from shoal.xla import sparse_updates
 from shoal.xla.backend import by_platform
@@ -209,18 +209,11 @@ class Batch:
 
     def _check_same_types(self, started: PyTree, stepped: PyTree) -> None:
         """Require that `reset` and `step` return the same structure, shapes and dtypes; read while tracing."""
-        name = type(self.env).__name__
-        reset_types, step_types = _leaf_types(started), _leaf_types(stepped)
-        for path in reset_types.keys() | step_types.keys():
-            if path not in reset_types:
-                raise ShoalError(f"{name}.step returns {path}, which {name}.reset does not")
-            if path not in step_types:
-                raise ShoalError(f"{name}.reset returns {path}, which {name}.step does not")
-            if reset_types[path] != step_types[path]:
-                raise ShoalError(
-                    f"{path} is {reset_types[path]} from {name}.reset but {step_types[path]} from {name}.step; "
-                    "make them alike"
-                )
+        start, step = ({"state": x[0], "timestep": x[1]} for x in (started, stepped))
+        for path, *types in contract.differences(start, step, _type_of_one):
+            old, new = (x or "missing" for x in types)
+            right = "the same structure, shapes and dtypes as reset"
+            contract.refuse(self.env.step, f"{path!r} as {new}, which after reset is {old}", right)
 
 
 def _with_new_keys(start: PyTree, key: Array) -> PyTree:
@@ -241,10 +234,9 @@ def _each_with_new_keys(starts: PyTree, key: Array, indices: Array) -> PyTree:
     return jax.vmap(lambda start, i: _with_new_keys(start, jax.random.fold_in(key, i)))(starts, indices)
 
 
-def _leaf_types(outputs: tuple[State, TimeStep]) -> dict[str, str]:
-    """Return the dtype and shape (of one environment) of every leaf by name."""
-    leaves = struct.named_leaves({"state": outputs[0], "timestep": outputs[1]})
-    return {path: f"{leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves.items()}
+def _type_of_one(leaf: Array) -> str:
+    """Return the dtype and the shape of a leaf of one environment of a batch."""
+    return f"{leaf.dtype}{list(leaf.shape[1:])}"
 
 
 def _without_weak_types(tree: Any) -> Any:

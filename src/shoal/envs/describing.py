@@ -23,7 +23,7 @@ from shoal.config import struct
 from shoal.envs import registry
 from shoal.envs.base import Wrapper, unwrapped
 from shoal.envs.registry import TIME_LIMIT, TRIAL
-from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.suite import Adapted
 from shoal.envs.trials import Trial
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Environment
@@ -77,7 +77,7 @@ def describe(environment: Environment) -> Description:
 
 def _name_of_adapted(environment: Any) -> str:
     """Return the import name of the object in an adapter, after its package's prefix; "" for another environment."""
-    if type(environment).__module__ not in {family.adapter for family in FAMILIES.values()}:
+    if not isinstance(environment, Adapted):
         return ""
     return f"{registry.family_of_object(environment.world)}{import_name(type(environment.world))}"
 

@@ -14,8 +14,9 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.arguments import short_repr
-from shoal.config.settings import options_of
+from shoal.config.schema import options_of
 from shoal.config.struct import Bounds
+from shoal.config.traced import check_static
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller numbers to 0
@@ -36,7 +37,7 @@ def check_parameters(env: Any) -> None:
         name = f"{type(env).__name__}: {field.name}"
         field_type = declared.get(field.name, Any)
         if struct.is_struct(env) and field.name not in struct.data_fields(env):
-            struct.check_static(name, getattr(env, field.name))
+            check_static(name, getattr(env, field.name))
         check_value(
             name, getattr(env, field.name), field_type, bounds.get(field.name, _default_bounds(field_type))
         )

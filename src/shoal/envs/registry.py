@@ -6,18 +6,18 @@ This module imports neither JAX nor any environment, so that listing the names i
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.base.imports import import_object
 from shoal.base.user_errors import reports_user_code
-from shoal.config.arguments import mapping, short_repr, text
+from shoal.config.arguments import LARGEST_INDEX, mapping, short_repr, text
 from shoal.envs.grid.tasks import task_names as grid_names
 from shoal.envs.suites.families import FAMILIES, closest_environment
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # Parameters of every environment; None means no limit, and no trials.
 TIME_LIMIT = "max_episode_steps"
 TRIAL = "trial_episodes"
-MAX_COUNT = 2**31 - 1  # largest number of steps and of episodes, which are counted in int32
 
 # Packages whose environments have another interface.
 OTHER_LIBRARIES = (
@@ -37,16 +36,45 @@ OTHER_LIBRARIES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Registration(NamedTuple):
     """A registered constructor, the time limit of its environment, and the parameters that the name sets."""
 
     constructor: Callable[..., Environment] | str  # a callable, or "module:attribute" (imported when made)
     max_episode_steps: int | None = None
-    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parameters: Mapping[str, Any] = MappingProxyType({})
 
 
-_entries: dict[str, Entry] = {}
+# Shoal's own, without the checks of `register`, which every command would wait for.
+_entries = {
+    name: Registration(f"shoal.envs.{constructor}", limit, parameters)
+    for name, constructor, limit, parameters in (
+        ("Acrobot-v1", "classic.acrobot:Acrobot", 500, {}),
+        ("CartPole-NoVelocity-v1", "classic.no_velocity:cartpole", 500, {}),
+        ("CartPole-v1", "classic.cartpole:CartPole", 500, {}),
+        ("MemoryChain-v0", "memory_chain:MemoryChain", None, {}),
+        ("MountainCar-v0", "classic.mountain_car:MountainCar", 200, {}),
+        ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999, {}),
+        ("Pendulum-NoVelocity-v1", "classic.no_velocity:pendulum", 200, {}),
+        ("Pendulum-v1", "classic.pendulum:Pendulum", 200, {}),
+        ("mpe/SpeakerListener-v0", "mpe.speaker_listener:SpeakerListener", 25, {}),
+        ("mpe/Spread-v0", "mpe.spread:Spread", 25, {}),
+        ("mpe/Tag-v0", "mpe.tag:Tag", 25, {}),
+        ("particles/MultiNavigator-v0", "particles.tasks.navigators:MultiNavigator", 128, {}),
+        ("particles/MultiRoller-v0", "particles.tasks.rollers:MultiRoller", 128, {}),
+        ("particles/Navigator-v0", "particles.tasks.navigators:Navigator", 128, {}),
+        ("particles/Roller-v0", "particles.tasks.rollers:Roller", 128, {}),
+        ("particles/Swarm-v0", "particles.tasks.swarm:Swarm", 128, {}),
+        ("probe/action", "probes:ActionReward", None, {}),
+        ("probe/action-and-observation", "probes:ActionAndObservationReward", None, {}),
+        ("probe/constant", "probes:ConstantReward", None, {}),
+        ("probe/continuous-action", "probes:ContinuousAction", None, {}),
+        ("probe/delay", "probes:DelayedReward", None, {}),
+        ("probe/endless", "probes:Endless", None, {}),
+        ("probe/observation", "probes:ObservationReward", None, {}),
+        ("probe/team", "team_probe:TeamProbe", None, {}),
+        *grid_names.names(),
+    )
+}
 
 
 def register(
@@ -81,7 +109,7 @@ def register(
     if name in _entries and not replace:
         raise ShoalError(f"the name {name!r} is taken already; give replace=True to replace it")
     limit = check_count(name, TIME_LIMIT, max_episode_steps)
-    _entries[name] = Entry(constructor, limit, dict(mapping("parameters", parameters)))
+    _entries[name] = Registration(constructor, limit, dict(mapping("parameters", parameters)))
 
 
 def environments() -> list[str]:
@@ -107,13 +135,17 @@ def adapted(environment: Any) -> Any:
     is_state = not hasattr(made, "step")  # or parameters
     if family is None or is_state or not (made is environment or family.makes_pairs):
         return environment
-    return importlib.import_module(family.adapter).adapted(environment)
+    return family.adapter().adapted(environment)
 
 
 def family_of_object(world: Any) -> str:
     """Return the prefix of the package whose class an object is of, or inherits from; "" if there is none."""
-    packages = {cls.__module__.partition(".")[0] for cls in type(world).__mro__}
+    packages = _packages_of(world)
     return next((prefix for prefix, family in FAMILIES.items() if family.package in packages), "")
+
+
+def _packages_of(world: Any) -> set[str]:
+    return {cls.__module__.partition(".")[0] for cls in type(world).__mro__}
 
 
 @reports_user_code
@@ -132,6 +164,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
         always is; infinity is, unless the field's bounds admit it (see `parameter`).
     """
     from shoal.config import struct  # noqa: PLC0415  (imports JAX)
+    from shoal.config.traced import check_static  # noqa: PLC0415
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
     entry = _entry(name)
@@ -143,7 +176,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
     for parameter, value in parameters.items():
         parameters[parameter] = _check_parameter(name, parameter, value, known, bounds)
         if parameter not in data:
-            struct.check_static(f"{name}: {parameter}", value)
+            check_static(f"{name}: {parameter}", value)
     # The parameters of wrappers, unless the environment has its own of that name.
     wrapper_parameters = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
@@ -165,8 +198,7 @@ def default_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
     prefix = family_of(name)
     if not prefix:
         return _entry(name).max_episode_steps
-    adapter = importlib.import_module(FAMILIES[prefix].adapter)
-    return adapter.limit_of(prefix, name.removeprefix(prefix), parameters)
+    return FAMILIES[prefix].adapter().limit_of(name.removeprefix(prefix), parameters)
 
 
 def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,14 +316,14 @@ def _wrap(env: Environment, limit: int | None, episodes: int | None) -> Environm
     return with_time_limit if episodes is None else Trial(with_time_limit, episodes)
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> Registration:
     text("name", name, "CartPole-v1")
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):
         return _family_entry(prefix, name.removeprefix(prefix))
     if ":" in name:
-        return Entry(name)
+        return Registration(name)
     if family := FAMILIES.get(f"{name}/"):
         raise ShoalError(
             f"{name!r} begins the names of {family.title}'s environments, such as {family.prefix}{family.names[0]}; "
@@ -304,9 +336,9 @@ def _entry(name: str) -> Entry:
     raise ShoalError(f"there is no environment {name!r}; {hint}")
 
 
-def _family_entry(prefix: str, name: str) -> Entry:
-    adapter = importlib.import_module(FAMILIES[prefix].adapter)
-    return Entry(adapter.constructor_of(prefix, name), adapter.limit_of(prefix, name, {}))
+def _family_entry(prefix: str, name: str) -> Registration:
+    adapter = FAMILIES[prefix].adapter()
+    return Registration(adapter.constructor_of(name), adapter.limit_of(name, {}))
 
 
 def resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
@@ -379,8 +411,8 @@ def check_count(name: str, parameter: str, value: Any) -> int | None:
         count = operator.index(value)
     except TypeError:
         count = 0
-    if not 1 <= count <= MAX_COUNT or isinstance(value, bool):
-        limit_note = f", at most {MAX_COUNT:,}" * (count > MAX_COUNT)
+    if not 1 <= count <= LARGEST_INDEX or isinstance(value, bool):
+        limit_note = f", at most {LARGEST_INDEX:,}" * (count > LARGEST_INDEX)
         raise ShoalError(
             f"{name}: {parameter}={short_repr(value)} is not a whole number of 1 or more{limit_note}, nor None for none"
         )
@@ -398,8 +430,7 @@ def check_is_environment(subject: str, env: Any) -> None:
     for attribute in ("observation_space", "action_space", "num_agents", "info_summaries", "reset", "step"):
         # A property is not read: the sizes that it computes with may be out of bounds, which is said later.
         if inspect.getattr_static(env, attribute, None) is None and not hasattr(env, attribute):
-            packages = {cls.__module__.partition(".")[0] for cls in type(env).__mro__}
-            library = next((name for name in OTHER_LIBRARIES if name in packages), "")
+            library = next((name for name in OTHER_LIBRARIES if name in _packages_of(env)), "")
             hint = (
                 f"it is an environment of {library}, and Shoal runs its own, which are pure functions "
                 "(@shoal.environment)"
@@ -407,34 +438,3 @@ def check_is_environment(subject: str, env: Any) -> None:
                 else "is @environment missing?"
             )
             raise ShoalError(f"{subject} a {type(env).__name__}, which has no `{attribute}`; {hint}")
-
-
-for _name, _attribute, _limit in (
-    ("Acrobot-v1", "classic.acrobot:Acrobot", 500),
-    ("CartPole-NoVelocity-v1", "classic.no_velocity:cartpole", 500),
-    ("CartPole-v1", "classic.cartpole:CartPole", 500),
-    ("MemoryChain-v0", "memory_chain:MemoryChain", None),
-    ("MountainCar-v0", "classic.mountain_car:MountainCar", 200),
-    ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999),
-    ("Pendulum-NoVelocity-v1", "classic.no_velocity:pendulum", 200),
-    ("Pendulum-v1", "classic.pendulum:Pendulum", 200),
-    ("mpe/SpeakerListener-v0", "mpe.speaker_listener:SpeakerListener", 25),
-    ("mpe/Spread-v0", "mpe.spread:Spread", 25),
-    ("mpe/Tag-v0", "mpe.tag:Tag", 25),
-    ("particles/MultiNavigator-v0", "particles.tasks.navigators:MultiNavigator", 128),
-    ("particles/MultiRoller-v0", "particles.tasks.rollers:MultiRoller", 128),
-    ("particles/Navigator-v0", "particles.tasks.navigators:Navigator", 128),
-    ("particles/Roller-v0", "particles.tasks.rollers:Roller", 128),
-    ("particles/Swarm-v0", "particles.tasks.swarm:Swarm", 128),
-    ("probe/action", "probes:ActionReward", None),
-    ("probe/action-and-observation", "probes:ActionAndObservationReward", None),
-    ("probe/constant", "probes:ConstantReward", None),
-    ("probe/continuous-action", "probes:ContinuousAction", None),
-    ("probe/delay", "probes:DelayedReward", None),
-    ("probe/endless", "probes:Endless", None),
-    ("probe/observation", "probes:ObservationReward", None),
-    ("probe/team", "team_probe:TeamProbe", None),
-):
-    register(_name, f"shoal.envs.{_attribute}", max_episode_steps=_limit)
-for _name, _constructor, _parameters in grid_names.entries():
-    register(_name, _constructor, parameters=_parameters)

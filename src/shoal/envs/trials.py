@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from shoal.base.errors import ShoalError
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.envs import summaries
 from shoal.envs.base import TimeStep, Wrapper, again, counted_reward, environment, parameter
-from shoal.envs.registry import MAX_COUNT
 from shoal.types import EPISODE_ENDED, Array, Environment, PyTree, State
 from shoal.types.spaces import Dict, Discrete, Space
 from shoal.xla import sparse_updates
@@ -57,7 +57,7 @@ class Trial(Wrapper):
     (there too the agent is shown when an episode has ended, and its memory lasts until the trial ends).
     """
 
-    episodes: int = parameter(low=1, high=MAX_COUNT)
+    episodes: int = parameter(low=1, high=LARGEST_INDEX)
 
     @property
     def observation_space(self) -> Dict:

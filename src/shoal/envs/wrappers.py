@@ -10,12 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
-from shoal.envs.registry import MAX_COUNT
 from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 STATE = "state"  # the entry that shows hidden numbers to the critic
+
+
+class BeginningWrapper(Wrapper):
+    """A base of wrappers that change how an episode begins, by `_begin`, whichever way it is started."""
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        """Start a new episode."""
+        return self._begin(*self.env.reset(key))
+
+    def again(self, state: State, key: jax.Array) -> tuple[Any, TimeStep]:
+        """Start a new episode of the same task."""
+        return self._begin(*again(self.env, self.inner_state(state), key))
+
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[Any, TimeStep]:
+        raise NotImplementedError
 
 
 class TimeLimitState(NamedTuple):
@@ -26,7 +41,7 @@ class TimeLimitState(NamedTuple):
 
 
 @environment
-class TimeLimit(Wrapper):
+class TimeLimit(BeginningWrapper):
     """Truncate an episode after `max_steps` steps.
 
     The final time-step is `last` with discount 1, so that the value of the final state is bootstrapped. If
@@ -34,7 +49,7 @@ class TimeLimit(Wrapper):
     inside of other wrappers of this module, the smaller one is the limit of both; `make` takes a longer one.
     """
 
-    max_steps: int = parameter(low=1, high=MAX_COUNT)
+    max_steps: int = parameter(low=1, high=LARGEST_INDEX)
 
     def __post_init__(self) -> None:
         """Take the limit inside where it is smaller, and its place where nothing is between."""
@@ -46,17 +61,9 @@ class TimeLimit(Wrapper):
         if type(self.env) is TimeLimit:
             object.__setattr__(self, "env", self.env.env)
 
-    def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
-        """Start a new episode and count its steps from 0."""
-        return self._begin(*self.env.reset(key))
-
     def inner_state(self, state: TimeLimitState) -> State:
         """Return the inner environment's state."""
         return state.env
-
-    def again(self, state: TimeLimitState, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
-        """Start a new episode of the same task."""
-        return self._begin(*again(self.env, state.env, key))
 
     def _begin(self, inner: State, timestep: TimeStep) -> tuple[TimeLimitState, TimeStep]:
         return TimeLimitState(inner, jnp.zeros((), jnp.int32)), timestep
@@ -77,7 +84,7 @@ class FrameStackState(NamedTuple):
 
 
 @environment
-class FrameStack(Wrapper):
+class FrameStack(BeginningWrapper):
     """Show the last `frames` observations at once, on a new first axis, the oldest first.
 
     An observation of shape [...] becomes [frames, ...] (each entry of a dictionary by itself; for several
@@ -100,17 +107,9 @@ class FrameStack(Wrapper):
         is_global = bool(path) and path[0] == jax.tree_util.DictKey(GLOBAL_STATE)
         return 0 if self.num_agents == 1 or is_global else 1
 
-    def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
-        """Start a new episode; its first observation is repeated."""
-        return self._begin(*self.env.reset(key))
-
     def inner_state(self, state: FrameStackState) -> State:
         """Return the inner environment's state."""
         return state.env
-
-    def again(self, state: FrameStackState, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
-        """Start a new episode of the same task."""
-        return self._begin(*again(self.env, state.env, key))
 
     def _begin(self, inner: State, timestep: TimeStep) -> tuple[FrameStackState, TimeStep]:
         frames = jax.tree_util.tree_map_with_path(
@@ -133,18 +132,11 @@ class FrameStack(Wrapper):
         return FrameStackState(inner, frames), timestep._replace(observation=frames)
 
 
-class ObservationWrapper(Wrapper):
+class ObservationWrapper(BeginningWrapper):
     """A base of wrappers that show another observation; `_shown` makes it, of every time-step."""
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start a new episode."""
-        state, timestep = self.env.reset(key)
-        return state, self._shown(timestep)
-
-    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start a new episode of the same task."""
-        state, timestep = again(self.env, state, key)
-        return state, self._shown(timestep)
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        return inner, self._shown(timestep)
 
     def step(self, state: State, action: PyTree, key: jax.Array) -> tuple[State, TimeStep]:
         """Make one step."""

@@ -124,6 +124,7 @@ def some_steps(name):
     return Steps(as_images, *jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), played))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.quick("MiniGrid-Playground")
 def test_an_image_is_the_symbols_tile_for_tile(name):
@@ -154,6 +155,7 @@ def test_the_symbols_can_be_read_off_an_image():
     np.testing.assert_array_equal(read, symbols)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["MiniGrid-Playground", "XLand-MiniGrid-R4-13x13"])
 @pytest.mark.quick("MiniGrid-Playground")
 def test_the_whole_grid_is_shown_with_what_the_agent_sees_in_light(name):

@@ -102,6 +102,7 @@ def test_many_steps_are_those_of_mpe2(world):
         assert (prey > 1.0).any() and ((prey > 0.9) & (prey < 1.0)).any()
 
 
+@pytest.mark.quick("mpe/Tag-v0")
 @pytest.mark.parametrize("name", ["mpe/Spread-v0", "mpe/SpeakerListener-v0", "mpe/Tag-v0"])
 def test_an_episode_starts_as_in_mpe2(name):
     """At rest, at places of the same distribution."""

@@ -67,6 +67,7 @@ def test_roles_can_be_told_apart_and_a_catch_is_marked():
     assert has(render(Tag(), caught), ORANGE)
 
 
+@pytest.mark.quick("mpe/Spread-v0")
 @pytest.mark.parametrize("name", ["mpe/SpeakerListener-v0", "mpe/Spread-v0", "mpe/Tag-v0"])
 def test_what_leaves_the_field_stays_in_the_picture(name):
     env = envs.make(name)

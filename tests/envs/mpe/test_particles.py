@@ -66,6 +66,7 @@ def test_speed_is_limited_and_slower_velocities_are_the_same_bit_for_bit():
     np.testing.assert_array_equal(limited[1:], velocity[1:])
 
 
+@pytest.mark.quick("3-rest2")
 @pytest.mark.parametrize(("agents", "rest"), [(1, ()), (2, (2,)), (3, (2, 3)), (7, ())])
 def test_own_entries_are_removed(agents, rest):
     x = np.arange(agents * agents * int(np.prod(rest))).reshape(agents, agents, *rest)

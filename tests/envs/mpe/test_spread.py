@@ -32,6 +32,7 @@ def test_an_observation_has_the_others_in_their_order():
     )
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("agents", [2, 5])
 def test_sizes_follow_the_number_of_agents(agents):
     env = Spread(num_agents=agents)

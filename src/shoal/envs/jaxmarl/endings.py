@@ -44,12 +44,12 @@ class Rule(NamedTuple):
     pays_absent: bool = False  # whether JaxMARL's score has the rewards of agents that ended
 
 
-def rule_of(world: Any) -> Rule:
+def rule_of(world: object) -> Rule:
     """Return the rule of a world's class, or of the nearest class that it inherits from."""
     return next((RULES[x] for x in classes_of(type(world), "jaxmarl") if x in RULES), Rule(_other_ends))
 
 
-def battle(state: Any) -> Any:
+def battle(state: object) -> Any:
     """Return SMAX's own state, inside of that with an enemy policy."""
     return getattr(state, "state", state)
 

@@ -97,12 +97,12 @@ class ParticleWorld(abc.ABC):
         )
         return state, timestep
 
-    def step(self, state: Any, action: Array, key: Array) -> tuple[Any, TimeStep]:
+    def step(self, state: object, action: Array, key: Array) -> tuple[Any, TimeStep]:
         """Make one step; deterministic, the key is not used. No step terminates an episode."""
         state, reward, info = batch_last(_advance_and_reward)(self, state, jnp.asarray(action))
         return state, transition(self._observation(state), reward, action_mask=self._mask(), info=info)
 
-    def _observation(self, state: Any) -> Any:
+    def _observation(self, state: object) -> Any:
         own = self.observe(state)
         return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)} if self.global_state else own
 
@@ -112,7 +112,7 @@ class ParticleWorld(abc.ABC):
 
 
 def _advance_and_reward(
-    env: ParticleWorld, state: Any, action: Array
+    env: ParticleWorld, state: object, action: Array
 ) -> tuple[Any, Array, Mapping[str, Array]]:
     """Make one step; return the state, the reward of each agent and the entries of `info`."""
     state = env.advance(state, action)

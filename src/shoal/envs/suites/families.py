@@ -1,12 +1,13 @@
 """Other packages' environments, by the prefix of their names; this module imports neither JAX nor any of them."""
 
+import importlib
 import importlib.resources
 import importlib.util
 import re
 import tomllib
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.base.installation import install_command
 
@@ -16,19 +17,13 @@ CLOSE = 0.75  # least likeness of a name and a suggestion
 
 
 class Family(NamedTuple):
-    """The environments of a package.
-
-    The module `adapter` has three functions: `constructor_of(prefix, name)` returns the function that makes the
-    environment of a name, with the parameters that `make` takes by keyword; `limit_of(prefix, name, parameters)`
-    returns the package's own time limit in steps, None where it has none or keeps it itself; and `adapted(world)`
-    makes an environment, with its time limit, of one of the package's objects.
-    """
+    """The environments of a package, which `adapter()`, a `Suite`, makes."""
 
     title: str
     package: str  # as it is imported
     distribution: str  # as it is installed
     oldest: str  # version
-    adapter: str
+    suite: str  # `module:NAME` of its adapter
     names: tuple[str, ...]
     prefix: str
     makes_pairs: bool = False  # of an environment and its parameters
@@ -37,6 +32,11 @@ class Family(NamedTuple):
     def install(self) -> str:
         """The command that installs the package."""
         return install_command(self.prefix.rstrip("/"))
+
+    def adapter(self) -> Any:
+        """Import the package's adapter, a `shoal.envs.suites.suite.Suite`, which imports JAX."""
+        module, _, name = self.suite.partition(":")
+        return getattr(importlib.import_module(module), name)
 
     @property
     def is_installed(self) -> bool:

@@ -13,8 +13,7 @@ import jax
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_package
 from shoal.base.user_errors import describe_error
-from shoal.config.arguments import short_repr
-from shoal.envs.suites.families import FAMILIES, closest_environment
+from shoal.envs.suites.families import FAMILIES
 
 
 @functools.cache
@@ -31,48 +30,29 @@ def import_suite(prefix: str, module: str = "") -> Any:
         )
 
 
-def unknown_name(prefix: str, name: str, known: Iterable[str]) -> ShoalError:
-    """Make the error for a name that a package does not have, with the nearest one, or with all."""
-    names = list(known)
-    best = closest_environment(prefix + name, [prefix + x for x in names])
-    there_are = f"there are {', '.join(names)}, and module:Name for a class of your own"
-    hint = f"did you mean {best!r}?" if best else there_are
-    return ShoalError(f"there is no environment {prefix + name!r}; {hint}")
-
-
-def classes_of(maker: Any, package: str) -> list[str]:
+def classes_of(maker: object, package: str) -> list[str]:
     """Return the names of a package's classes among a class and those that it inherits from; none of a function."""
     return [x.__name__ for x in getattr(maker, "__mro__", ()) if x.__module__.startswith(f"{package}.")]
 
 
-def is_one_of(world: Any, package: str, classes: Iterable[str]) -> bool:
+def is_one_of(world: object, package: str, classes: Iterable[str]) -> bool:
     """Report whether an object is of one of a package's classes, or of a class that inherits from one."""
     return not set(classes).isdisjoint(classes_of(type(world), package))
 
 
-def cannot_be_made(name: str, arguments: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
-    """Make the error for an object that its package does not make with these arguments."""
-    given = ", ".join(f"{parameter}={short_repr(value)}" for parameter, value in arguments) or "its defaults"
-    return ShoalError(f"{name} cannot be made with {given}: {describe_error(error)}")
-
-
 class ConventionError(ShoalError):
-    """The functions of an object, which its package's own objects have, failed; the error itself is its `__cause__`."""
+    """The functions of an object, which its package's own objects have, failed for a reason."""
+
+    def __init__(self, world: Any, reason: Exception):
+        super().__init__(
+            f"{type(world).__name__} cannot be adapted, since its functions are not those of the convention: "
+            f"{describe_error(reason)}"
+        )
+        self.reason = reason
 
 
 @contextlib.contextmanager
-def first_steps(name: str, arguments: Iterable[tuple[str, Any]]) -> Iterator[None]:
-    """Say of an object of a package that fails in its first steps which arguments it was made with."""
-    try:
-        yield
-    except ConventionError as error:
-        if not arguments or not isinstance(error.__cause__, Exception):
-            raise
-        raise cannot_be_made(name, arguments, error.__cause__) from error.__cause__
-
-
-@contextlib.contextmanager
-def by_convention(world: Any) -> Iterator[None]:
+def by_convention(world: object) -> Iterator[None]:
     """Turn an error in the functions of an object, which its package's own objects do not make, into a sentence.
 
     Warnings are not shown: in Brax's positional physics old names warn.
@@ -84,10 +64,7 @@ def by_convention(world: Any) -> Iterator[None]:
     except ShoalError:
         raise
     except Exception as error:
-        kind = type(world).__name__
-        raise ConventionError(
-            f"{kind} cannot be adapted, since its functions are not those of the convention: {describe_error(error)}"
-        ) from error
+        raise ConventionError(world, error) from error
 
 
 @contextlib.contextmanager

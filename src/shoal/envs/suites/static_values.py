@@ -1,5 +1,6 @@
 """Parameters of other packages' classes as static values, which can be hashed."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,7 +51,14 @@ def changed_arguments(
       ShoalError: one is traced; `where` begins the sentence.
     """
     values = {k: to_static(f"{where}: {k}", x) for k, x in sorted(parameters.items()) if k in known}
-    return tuple((k, x) for k, x in values.items() if x != known[k].default)
+    return tuple((k, x) for k, x in values.items() if not _is_equal(x, known[k].default))
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    """Report whether a static value is that of a default; one that has no hash is another value."""
+    with contextlib.suppress(TypeError, ShoalError):
+        return bool(value == to_static("the default", default))
+    return False
 
 
 def to_static(where: str, value: Any) -> Any:

@@ -242,6 +242,7 @@ def test_a_wall_beside_a_wall_is_not_looked_for_on_the_opposite_side(our_step):
     assert not ours.terminated and theirs.terminated
 
 
+@pytest.mark.full
 def test_what_is_beside_an_open_border_is_not_on_the_opposite_one(our_step):
     """The agent has stepped into a gap in the upper wall; a ball is in the lower one, in the same column."""
     cells = [(0, 4, FLOOR), (8, 4, BALL)]

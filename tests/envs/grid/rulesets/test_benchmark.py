@@ -22,7 +22,7 @@ from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.distinct import canonical_keys
 from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.runs.plan.experiment import decide
+from shoal.runs.plan.decide import decide
 
 NAME = "XLand-MiniGrid-R1-9x9"
 

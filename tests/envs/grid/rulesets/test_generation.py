@@ -206,6 +206,7 @@ def test_trivial_rulesets_have_a_goal_and_three_things_more():
         assert [others.remove(tile) for tile in own] and not set(others) & set(own)
 
 
+@pytest.mark.quick("small")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_kinds_and_numbers_are_drawn_as_the_settings_say(name):
     """Of all that is drawn, duplicates included, by chi-squared tests; the seed is fixed."""

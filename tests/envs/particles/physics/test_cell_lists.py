@@ -50,6 +50,7 @@ def trajectory(rules, place, velocity, radius, steps):
     return state, *run(rules, particles, state, steps, watch=lambda s: jnp.abs(s.force).max())
 
 
+@pytest.mark.full
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("dimensions", [2, 3])
 @pytest.mark.rare("3")
@@ -99,6 +100,7 @@ def test_an_overflow_poisons_the_forces_and_says_what_would_be_enough(capacity, 
     assert cell_lists.overflow_message(enough.layout, again.neighbours.needed) is None
 
 
+@pytest.mark.full
 def test_impossible_layouts_are_refused():
     kinds = ("periodic", "walls")
     with pytest.raises(

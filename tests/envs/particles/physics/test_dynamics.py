@@ -67,6 +67,7 @@ def orders(integrator, law):
     return np.polyfit(np.log(1 / STEP_COUNTS[:-1]), np.log(error).T, 1)[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("law", ["linear", "hertz"])
 @pytest.mark.quick("linear")
 def test_verlet_is_of_order_two_within_a_contact(law):
@@ -114,6 +115,7 @@ def test_an_isolated_system_keeps_both_momenta_with_friction(integrator, law):
     assert touching > 0.3 and abs(ratio - 1) > 0.1  # the contacts did something
 
 
+@pytest.mark.full
 def test_momenta_in_float32_and_the_same_bits_again():
     one, other = (cluster(jax.random.key(0), "verlet", "linear", 300) for _ in range(2))
     for first, last in zip(*one[:2], strict=True):
@@ -152,6 +154,7 @@ def floor_runs(dimensions):
     return on_the_floor(speed, friction, rolling, height, dimensions, 1000)
 
 
+@pytest.mark.quick("2-0.3333333333333333-0.6666666666666666")
 @pytest.mark.parametrize("dimensions, share, final", [(3, 2 / 7, 5 / 7), (2, 1 / 3, 2 / 3)])
 def test_a_body_that_slides_begins_to_roll(dimensions, share, final):
     place, velocity, spin = floor_runs(dimensions)
@@ -188,6 +191,7 @@ def stack(friction, steps, dtype):
     return end.position - place, end.velocity, end.force
 
 
+@pytest.mark.full
 def test_a_stack_stands_and_carries_its_weight_and_a_pyramid_needs_friction():
     for dtype, rest in ((np.float64, 1e-6), (np.float32, 1e-4)):
         with jax.enable_x64(dtype == np.float64):
@@ -221,6 +225,7 @@ def wedge(friction, integrator):
     return end.position - place, end.velocity, end.spin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("integrator", ["verlet", "euler"])
 @pytest.mark.quick("verlet")
 def test_static_friction_holds_at_a_size_ratio_of_ten(integrator):
@@ -254,6 +259,7 @@ def across_the_border(shift):
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_periodic_images():
     shifts = np.array([[0.0, 0.0, 0.0], [2.6, 0.0, 0.0], [2.0, 2.9, 3.1], [-1.4, -2.0, -7.0]])
     velocity, spin, place, inside, force = across_the_border(shifts)
@@ -263,6 +269,7 @@ def test_periodic_images():
     assert (inside >= 0).all() and (inside < np.array([4.0, 5.0, 6.0])[:, None]).all()
 
 
+@pytest.mark.full
 def test_a_box_in_which_two_particles_touch_on_both_sides_is_refused():
     rules, place = Rules(boundaries=("periodic",) * 2), jnp.asarray([[0.5, 2.0], [1.0, 1.0]])
 
@@ -309,6 +316,7 @@ def in_a_crowd():
     return run(rules, discs, state, 10, watch=lambda s: s.spin[0])[1]
 
 
+@pytest.mark.full
 def test_rolling_friction_of_a_crowd_accelerates_no_body():
     spin = in_a_crowd()
     assert np.abs(spin).max() <= 1 + 1e-12 and np.ptp(spin[-1]) < 0.1

@@ -237,6 +237,7 @@ def pair_impact(case, law):
     )  # fmt: skip
 
 
+@pytest.mark.full
 @LAW
 @pytest.mark.quick("hertz")
 def test_chung_ooi_7_and_8_two_spheres_with_spin(law):

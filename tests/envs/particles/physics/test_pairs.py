@@ -7,6 +7,7 @@ import pytest
 from shoal.envs.particles.physics import pairs
 
 
+@pytest.mark.quick("4-(5,)")
 @pytest.mark.parametrize(
     "number, rest", [(1, ()), (2, (5,)), (3, ()), (4, (5,)), (7, (5,)), (8, ())], ids=str
 )

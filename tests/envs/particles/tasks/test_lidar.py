@@ -129,6 +129,7 @@ def test_a_centre_on_the_edge_of_two_bins_is_in_both():
         np.testing.assert_allclose(np.sort(found[0]), expected, rtol=1e-6)
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rays_against_small_steps_along_each_of_them(seed):
     random = np.random.default_rng(seed)

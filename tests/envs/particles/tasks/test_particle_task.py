@@ -18,7 +18,8 @@ from shoal.envs.particles.tasks import particle_scene
 from shoal.envs.particles.tasks.particle_task import observe
 from shoal.envs.particles.tasks.swarm import holders
 from shoal.nets.actor_critic import Critic
-from shoal.runs.plan.experiment import decide
+from shoal.nets.actor_critic_config import ActorCriticConfig
+from shoal.runs.plan.decide import decide
 from shoal.runs.policies.evaluate import evaluate_run
 from shoal.types import EnvSpec
 
@@ -68,6 +69,7 @@ def test_the_checker_finds_nothing(name):
     assert check(envs.make(name, physics_steps=2, max_episode_steps=40, **small)) == []
 
 
+@pytest.mark.full
 def test_the_reward_has_a_potential_work_collisions_and_a_bonus():
     env = three(gamma=0.9, work_weight=0.5, collision_penalty=2.0, bonus=10.0, drive=1.0)
     places = [(3.0, 3.0), (6.0, 6.0), (8.0, 6.0)]
@@ -148,6 +150,7 @@ def test_a_contact_that_begins_and_ends_within_a_decision_is_counted(place, spee
     assert collisions == pytest.approx(2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("boundary", ["walls", "periodic"])
 @pytest.mark.parametrize("neighbours", ["all", "cells"])
 @pytest.mark.quick("cells-periodic", "all-walls")
@@ -193,6 +196,7 @@ def touching(position, box, boundary):
     return np.concatenate([discs, walls & (boundary == "walls")], axis=1)
 
 
+@pytest.mark.full
 def test_agents_that_pass_through_each_other_are_named():
     """Without drag no speed is too great in a periodic box, and two that meet at 40 overlap by more than a radius."""
     env = three(boundary="periodic", drag=0.0)
@@ -218,6 +222,7 @@ def test_an_action_is_a_force_of_limited_length():
     np.testing.assert_allclose(after.particles.velocity, [speed, speed], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_jaxdem_reward_and_team_reward():
     env = three(reward="jaxdem")
     before = placed(env, [(3, 3), (6, 6), (9, 2)], target=[(3, 4), (6, 9), (2, 9)])
@@ -305,6 +310,7 @@ def test_a_decision_of_one_step_is_one_step_of_the_physics():
     np.testing.assert_allclose(together.particles.velocity[1], expected.velocity, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_torque_rolls_a_sphere():
     env = unwrapped(envs.make("particles/Roller-v0", drag=0.0, drive=0.7))
     state = placed_sphere(env)
@@ -324,6 +330,7 @@ def placed_sphere(env):
     return state._replace(particles=state.particles._replace(position=place))
 
 
+@pytest.mark.full
 def test_pictures_and_the_state_of_the_world():
     env = three(global_state=True)
     state, timestep = jax.jit(env.reset)(jax.random.key(0))
@@ -342,6 +349,7 @@ def ink(picture, place, side):
     return 765 - darkest.sum(), np.ptp(darkest)
 
 
+@pytest.mark.full
 def test_a_picture_has_rays_walls_and_the_way_of_the_last_seconds():
     env = three(area_per_agent=300.0)  # a side of 30, of which the rays reach 6
     side, target = 30.0, [(25, 25)] * 3
@@ -359,6 +367,7 @@ def test_a_picture_has_rays_walls_and_the_way_of_the_last_seconds():
     assert mask[0, 0] == 0 and bright[12, 12] > bright[20, 20] > bright[31, 31]
 
 
+@pytest.mark.full
 def test_agents_are_points_and_their_contacts_lines():
     env = three(boundary="periodic", mass=[1.0, 2.0])
     side = float(np.sqrt(120))
@@ -384,12 +393,13 @@ def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():
     observation = env.reset(jax.random.key(0))[1].observation["global_state"]
     assert {name: x.shape for name, x in observation.items()} == {"agents": (3, 6), "targets": (2, 3)}
     spec = EnvSpec(env.observation_space["global_state"], env.action_space)
-    critic = Critic(spec, encoder="set", key=jax.random.key(1))
+    critic = Critic(spec, ActorCriticConfig(encoder="set"), key=jax.random.key(1))
     mirrored = jax.tree.map(lambda x: x[::-1], observation)
     np.testing.assert_allclose(critic(mirrored), critic(observation), rtol=1e-5)
     require_contract(env)
 
 
+@pytest.mark.full
 def test_a_swarm_is_shown_free_and_held_targets_and_its_holders_are_paid():
     env = unwrapped(
         envs.make("particles/Swarm-v0", num_agents=3, num_targets=2, num_rays=4, gamma=0.9, bonus=7.0)
@@ -439,6 +449,7 @@ def test_agents_that_touch_across_a_border_have_an_edge():
     assert not particle_scene._touched(places, radius, 0.0).any()
 
 
+@pytest.mark.full
 def test_a_run_with_another_discount_than_the_potentials_is_refused():
     name = "particles/Navigator-v0"
     with pytest.raises(

@@ -67,12 +67,12 @@ def direction_offset(board: Board, direction: Array) -> Array:
     return jnp.where(direction % 2 == 0, vertical, horizontal).astype(jnp.int32)
 
 
-def read(cells: Array, places: Any) -> Array:
+def read(cells: Array, places: object) -> Array:
     """Read the cells at places that are known to lie in memory."""
     return cells.at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def write(cells: Array, places: Any, values: Any, *, unique: bool = True) -> Array:
+def write(cells: Array, places: object, values: object, *, unique: bool = True) -> Array:
     """Write a value, or one value per place, to places that are known to lie in memory."""
     return cells.at[places].set(
         values, mode="promise_in_bounds", unique_indices=unique, wrap_negative_indices=False

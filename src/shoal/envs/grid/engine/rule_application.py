@@ -9,7 +9,7 @@ import numpy as np
 from shoal.envs.grid.engine import adjacency, rules
 from shoal.envs.grid.engine.adjacency import ActionFlags, Neighbourhood
 from shoal.envs.grid.engine.board import read, write
-from shoal.envs.grid.engine.rules import Rules
+from shoal.envs.grid.engine.rules import RuleTable
 from shoal.types import Array
 from shoal.xla import single_evaluation
 from shoal.xla.sparse_updates import with_batch_rule
@@ -22,7 +22,7 @@ MIN_GROUP_SIZE = 16
 class RuleInputs(NamedTuple):
     """The values that rules read in one step."""
 
-    rules: Rules  # [R]
+    rules: RuleTable  # [R]
     places: Array  # int32 [8], the agent's neighbours and those of the cell in front
     flags: ActionFlags
 
@@ -53,7 +53,7 @@ def _apply_rule(
     inputs: RuleInputs, index: Array | int, local_cells: Array, pocket: Array
 ) -> tuple[Array, Array]:
     """Apply one rule to the cells nearby [8] and the pocket."""
-    rule = Rules(*(column[index] for column in inputs.rules))
+    rule = RuleTable(*(column[index] for column in inputs.rules))
     neighbourhood, pocket = rules.apply_rule(
         rule, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
     )

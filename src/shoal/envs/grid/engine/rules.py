@@ -53,7 +53,7 @@ KIND_BITS = adjacency.kind_table(
 TWO_TILE_KINDS = tuple(kind for kind in RuleKind if kind.name.startswith("TILE"))
 
 
-class Rules(NamedTuple):
+class RuleTable(NamedTuple):
     """R rules as columns of a table."""
 
     kind: Array  # uint32 [R], bits as in `adjacency`
@@ -62,16 +62,16 @@ class Rules(NamedTuple):
     product: Array  # uint16 [R]
 
 
-def decode(encoded_rules: Bytes) -> Rules:
+def decode(encoded_rules: Bytes) -> RuleTable:
     """Decode rules [R, 7] into a table."""
     encoded_rules = jnp.asarray(encoded_rules)
     kind = encoded_rules[..., 0].astype(jnp.int32)
     second, third = pack(encoded_rules[..., 3:5]), pack(encoded_rules[..., 5:7])
     product = jnp.where(_is_two_tile(kind), third, second)
-    return Rules(jnp.asarray(KIND_BITS)[kind], pack(encoded_rules[..., 1:3]), second, product)
+    return RuleTable(jnp.asarray(KIND_BITS)[kind], pack(encoded_rules[..., 1:3]), second, product)
 
 
-def encode(rules: Rules) -> Array:
+def encode(rules: RuleTable) -> Array:
     """Encode a table as uint8 [R, 7]; bytes that a kind ignores are 0."""
     kind = rules.kind >> adjacency.KIND_SHIFT
     is_pair = _is_two_tile(kind)[..., None]
@@ -85,7 +85,7 @@ def _is_two_tile(kind: Array) -> Array:
     return (kind >= min(TWO_TILE_KINDS)) & (kind <= max(TWO_TILE_KINDS))
 
 
-def match_rules(rules: Rules, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags) -> Array:
+def match_rules(rules: RuleTable, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags) -> Array:
     """Report which rules hold for the cells nearby and the pocket, bool [R]."""
     is_held = adjacency.has_any_bit(rules.kind, adjacency.POCKET) & flags.pick & (pocket == rules.tile)
     agent_matched = adjacency.agent_matches(rules.kind, rules.tile, neighbourhood, flags)
@@ -94,7 +94,7 @@ def match_rules(rules: Rules, neighbourhood: Neighbourhood, pocket: Array, flags
 
 
 def apply_rule(
-    rule: Rules, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags
+    rule: RuleTable, neighbourhood: Neighbourhood, pocket: Array, flags: ActionFlags
 ) -> tuple[Neighbourhood, Array]:
     """Apply one rule to the cells nearby and the pocket; its kind says which of its conditions can hold."""
     is_held = adjacency.has_any_bit(rule.kind, adjacency.POCKET) & flags.pick & (pocket == rule.tile)

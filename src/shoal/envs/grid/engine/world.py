@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.config import struct
+from shoal.config.arguments import LARGEST_INDEX
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.envs.grid import pictures
 from shoal.envs.grid.engine import adjacency, goals, rules
@@ -17,10 +18,9 @@ from shoal.envs.grid.engine.agent import Action, Agent, handle_object, move
 from shoal.envs.grid.engine.board import Board, direction_offset, read, write
 from shoal.envs.grid.engine.goals import Goal
 from shoal.envs.grid.engine.rule_application import RuleInputs, apply_rules
-from shoal.envs.grid.engine.rules import Rules
+from shoal.envs.grid.engine.rules import RuleTable
 from shoal.envs.grid.engine.tiles import NOTHING, NUM_COLOURS, NUM_TILES, unpack
 from shoal.envs.grid.engine.views import view, view_cells, visible_grid_cells
-from shoal.envs.registry import MAX_COUNT
 from shoal.types import Array, PyTree
 from shoal.types.spaces import Box, Dict, Discrete, Space
 
@@ -41,7 +41,7 @@ class GridState(NamedTuple):
     agent: Agent
     steps: Array  # [], int32
     goal: Goal
-    rules: Rules | tuple[()]  # () where the task has none
+    rules: RuleTable | tuple[()]  # () where the task has none
     pitfall: Array  # [], int32: the place that ends the episode without success
     task: Array  # [], int32: the index of the ruleset of this episode
 
@@ -72,7 +72,7 @@ class GridWorld(abc.ABC):
     height: int = side_length(9, smallest=3)
     width: int = side_length(9, smallest=3)
     view_size: int = parameter(default=7, low=MIN_VIEW, high=MAX_VIEW)
-    max_episode_steps: int | None = parameter(default=None, low=1, high=MAX_COUNT)
+    max_episode_steps: int | None = parameter(default=None, low=1, high=LARGEST_INDEX)
     see_through_walls: bool = True
     observe_image: bool = False
     image_tile_size: int = parameter(default=8, low=MIN_TILE_SIZE, high=MAX_TILE_SIZE)
@@ -258,7 +258,7 @@ def make_state(
     direction: Any,
     goal: Goal,
     *,
-    rule_table: Rules | tuple[()] = (),
+    rule_table: RuleTable | tuple[()] = (),
     pitfall: Any = NO_PLACE,
     task: Any = 0,
 ) -> GridState:

@@ -126,7 +126,7 @@ class Benchmark:
             )
         return self[:first], self[first:]
 
-    def filter_split(self, predicate: Callable[[Ruleset], Any]) -> tuple["Benchmark", "Benchmark"]:
+    def filter_split(self, predicate: Callable[[Ruleset], object]) -> tuple["Benchmark", "Benchmark"]:
         """Split into the rulesets for which a predicate is true, and the others; it is mapped over all rulesets."""
         mask = np.asarray(jax.vmap(predicate)(Ruleset(*map(jnp.asarray, self.rulesets)))).astype(bool)
         return self[mask], self[~mask]

@@ -89,7 +89,7 @@ def check_size(num_bytes: int, what: str) -> None:
         )
 
 
-def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, Any]) -> None:
+def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, object]) -> None:
     """Write a benchmark's file; it is complete or does not exist.
 
     Raises:
@@ -226,7 +226,7 @@ def _read_original(path: Path, file: IO[bytes]) -> Contents:
     return tasks, 0, {"generation": settings} if settings else {}
 
 
-def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
+def _to_bytes(path: Path, name: str, value: object) -> np.ndarray:
     """Convert an array of whole numbers to bytes."""
     if not isinstance(value, np.ndarray):
         raise ShoalError(f"{str(path)!r} is not a benchmark: it has no array {name!r}")
@@ -235,7 +235,7 @@ def _to_bytes(path: Path, name: str, value: Any) -> np.ndarray:
     return value.astype(np.uint8, copy=False)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Report whether JSON can hold a value in little space."""
     if isinstance(value, float):
         return math.isfinite(value)

@@ -3,7 +3,7 @@
 import enum
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -77,7 +77,7 @@ def _pad_rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarr
     return np.asarray(filled, np.uint8).reshape(len(filled), length)
 
 
-def _quote(row: Any) -> str:
+def _quote(row: object) -> str:
     """Quote a row for an error: kinds and tiles as numbers."""
     numbers = (
         [int(x) if isinstance(x, enum.IntEnum) else x for x in row] if isinstance(row, Sequence) else row

@@ -29,7 +29,7 @@ _PART_PATTERN = rf"[A-Za-z][\w-]*|-?{_NUMBER_PATTERN}|{_BOUND_PATTERN}:{_BOUND_P
 _SELECTOR = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART_PATTERN}))?(?:#(?P<checksum>[0-9a-f]+))?")
 
 
-def resolve_rulesets(ruleset: Any) -> Any:
+def resolve_rulesets(ruleset: object) -> Any:
     """Convert the ruleset that a world was given to a Ruleset: a selector, nested lists of numbers, or a Ruleset.
 
     Raises:
@@ -47,7 +47,7 @@ def resolve_rulesets(ruleset: Any) -> Any:
     return ruleset
 
 
-def _to_bytes(part: Any) -> np.ndarray:
+def _to_bytes(part: object) -> np.ndarray:
     """Convert nested lists of whole numbers to an array of bytes.
 
     Raises:

@@ -62,7 +62,7 @@ class Call:
         self.name, self.arguments = name, arguments
         self.state: Any = None
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         """Record the state."""
         self.state = state
 
@@ -75,10 +75,10 @@ class _Function:
     def __init__(self, name: str):
         self._name = name
 
-    def __call__(self, *arguments: Any) -> Call:
+    def __call__(self, *arguments: object) -> Call:
         return Call(self._name, arguments)
 
-    def __setstate__(self, state: Any) -> NoReturn:
+    def __setstate__(self, state: object) -> NoReturn:
         raise ValueError("it changes a function")
 
 
@@ -147,7 +147,7 @@ def _check(file: IO[bytes]) -> None:
         raise ValueError("something follows its end")
 
 
-def _to_array(value: Any) -> Any:
+def _to_array(value: object) -> Any:
     """Make the array of a recorded call; any other value is left as it is.
 
     Raises:
@@ -171,7 +171,7 @@ def _to_array(value: Any) -> Any:
     return flat.reshape(shape, order=order)
 
 
-def _to_bytes(content: Any) -> bytes | bytearray:
+def _to_bytes(content: object) -> bytes | bytearray:
     match content:
         case bytes() | bytearray():
             return content
@@ -182,7 +182,7 @@ def _to_bytes(content: Any) -> bytes | bytearray:
     raise ValueError("an array's bytes are missing")
 
 
-def _to_dtype(dtype: Any) -> np.dtype[Any]:
+def _to_dtype(dtype: object) -> np.dtype[Any]:
     match dtype:
         case Call("dtype", (str(name), *_), (_, str(order), *_)):
             if not WHOLE_NUMBERS.fullmatch(name):

@@ -4,7 +4,6 @@ The names, sizes and time limits are those of xminigrid 0.9.3; those that end in
 images as observations. This module imports nothing, so that listing names is fast.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 XLAND_SIZES = {
@@ -34,26 +33,27 @@ MEMORY_WIDTHS = (8, 16, 32, 64, 128)
 IMAGE_VARIANTS = ("MiniGrid-EmptyRandom-6x6",)  # have a name of their own, for which presets can exist
 
 
-def entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield every name with its constructor as "module:attribute" and its parameters."""
-    for name, constructor, parameters in xminigrid_entries():
-        yield name, constructor, parameters
-        if name in IMAGE_VARIANTS:
-            yield f"{name}-RGB", constructor, {**parameters, "observe_image": True}
+def names() -> list[tuple[str, str, None, dict[str, Any]]]:
+    """List every name with its constructor (as "module:attribute" under `shoal.envs`) and its parameters.
 
-
-def xminigrid_entries() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the names of xminigrid, in the same form."""
+    The third entry is the limit of a registration, None, since it is among the parameters.
+    """
+    listed: list[tuple[str, str, dict[str, Any]]] = []
     for rooms, sizes in XLAND_SIZES.items():
         for size in sizes:
             parameters = {"rooms": rooms, "height": size, "width": size, TIME_LIMIT: 3 * size**2}
-            yield f"XLand-MiniGrid-{rooms}-{size}x{size}", "shoal.envs.grid.tasks.xland:XLand", parameters
+            listed.append((f"XLand-MiniGrid-{rooms}-{size}x{size}", "xland:XLand", parameters))
     for task, limit in SINGLE_SIZE_TASKS:
-        yield f"MiniGrid-{task}", f"shoal.envs.grid.tasks.minigrid:{task}", {TIME_LIMIT: limit}
+        listed.append((f"MiniGrid-{task}", f"minigrid:{task}", {TIME_LIMIT: limit}))
     for task, sizes, steps_per_cell in SQUARE_TASKS:
         for size in sizes:
             parameters = {"height": size, "width": size, TIME_LIMIT: steps_per_cell * size**2}
-            yield f"MiniGrid-{task}-{size}x{size}", f"shoal.envs.grid.tasks.minigrid:{task}", parameters
+            listed.append((f"MiniGrid-{task}-{size}x{size}", f"minigrid:{task}", parameters))
     for width in MEMORY_WIDTHS:
-        parameters = {"width": width, TIME_LIMIT: 5 * width**2}
-        yield f"MiniGrid-MemoryS{width}", "shoal.envs.grid.tasks.minigrid:Memory", parameters
+        listed.append(
+            (f"MiniGrid-MemoryS{width}", "minigrid:Memory", {"width": width, TIME_LIMIT: 5 * width**2})
+        )
+    for name, constructor, parameters in tuple(listed):
+        if name in IMAGE_VARIANTS:
+            listed.append((f"{name}-RGB", constructor, {**parameters, "observe_image": True}))
+    return [(name, f"grid.tasks.{constructor}", None, parameters) for name, constructor, parameters in listed]

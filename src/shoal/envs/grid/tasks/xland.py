@@ -48,7 +48,7 @@ class XLand(GridWorld):
         object.__setattr__(self, "ruleset", selection.resolve_rulesets(self.ruleset))
 
     @staticmethod
-    def portable_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def portable_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
         """Return the same parameters with a selector that stays valid later and from any directory."""
         selector = parameters.get("ruleset")
         return (

@@ -84,7 +84,9 @@ class Canvas:
         """Return the pixels of places, [..., 2]."""
         return place * self._stretch + self._origin
 
-    def disc(self, place: np.ndarray, radius: Any, colour: tuple | None, edge: tuple | None = None) -> None:
+    def disc(
+        self, place: np.ndarray, radius: object, colour: tuple | None, edge: tuple | None = None
+    ) -> None:
         """Paint a disc, or many with places [N, 2] and radii [N]; an edge, or both."""
         r = np.asarray(radius)[..., None] * self.scale
         at = self.pixel(place)

@@ -44,7 +44,7 @@ def as_uniform(name: str, value: Any) -> Uniform:
     return Uniform(low, high)
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     """Report whether a value is a number, or an array of numbers, as that of several worlds is."""
     if hasattr(x, "dtype"):
         return np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)

@@ -16,13 +16,13 @@ VIEWERS = ("_viewer", "_env_viewer", "viewer")  # the names of the attribute in 
 WITHOUT_WINDOWS = "agg"
 
 
-def viewer_of(world: Any) -> Any:
+def viewer_of(world: object) -> Any:
     """Return the viewer of an object; None where it has none."""
     viewers = (getattr(world, name, None) for name in VIEWERS)
     return next((viewer for viewer in viewers if hasattr(viewer, "render")), None)
 
 
-def draw(world: Any, state: State) -> np.ndarray:
+def draw(world: object, state: State) -> np.ndarray:
     """Draw a state, uint8 [height, width, 3], by the viewer, which writes a file and shows no window."""
     with tempfile.TemporaryDirectory() as folder, _own_figures():
         path = Path(folder, "state.png")

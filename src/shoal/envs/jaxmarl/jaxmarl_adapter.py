@@ -1,7 +1,7 @@
 """One of JaxMARL's environments as an environment of Shoal's."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.user_errors import describe_error
 from shoal.envs.base import environment, restart, static, transition
-from shoal.envs.jaxmarl import conversion, endings, worlds
-from shoal.envs.suites.conversion import Converted, converted, of_types
-from shoal.envs.suites.static_values import declare, plain_parameters
-from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, PyTree, State, TimeStep
+from shoal.envs.jaxmarl import agent_rows, endings, worlds
+from shoal.envs.suites.conversion import Converted, converted, of_types, subject_of
+from shoal.envs.suites.packages import by_convention, is_one_of
+from shoal.envs.suites.static_values import from_static, plain_parameters
+from shoal.envs.suites.suite import Adapted, Arguments, Facts, Parameters, Suite, trace
+from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Dict, Discrete, Space
 
 WORLD_STATE = "world_state"
@@ -29,11 +30,11 @@ SUMMARIES = {
 }
 
 
-class Facts(NamedTuple):
-    """The properties of one of JaxMARL's objects, read once by tracing a reset and a step."""
+class Team(NamedTuple):
+    """The agents of one of JaxMARL's objects, and what their spaces have in common."""
 
     world: Any
-    agents: tuple[Any, ...]  # their names, which STORM has as numbers
+    names: tuple[Any, ...]  # which STORM has as numbers
     rule: endings.Rule
     observations: tuple[Converted, ...]  # of each agent, as are the next
     actions: tuple[Converted, ...]
@@ -42,13 +43,12 @@ class Facts(NamedTuple):
     own_actions: np.ndarray | None  # [A, n], the actions that an agent has at all; of discrete ones
     legal: str  # the name of the method for legal actions; empty if there is none
     roles: tuple[int, ...]
-    state: PyTree  # shapes and dtypes after a step, as are the next two
-    info: Mapping[str, Any]
-    world_state: Any  # None if there is none
+    facts: Facts  # of all that `step_env` returns
+    world_state: Any  # its shape and dtype; None if there is none
 
 
 @environment
-class JaxMARL:
+class JaxMARL(Adapted):
     """One of JaxMARL's environments (Rutherford et al. 2024), stepped by its `step_env`, without auto-reset.
 
     Observations are [A, ...] in the order of JaxMARL's `agents`; vectors of different lengths are padded with zeros.
@@ -80,50 +80,49 @@ class JaxMARL:
                 f"team_return={self.team_return!r} is not one of {', '.join(TEAM_RETURNS)}"
                 f"{nearest(str(self.team_return), TEAM_RETURNS)}"
             )
-        if self._facts.world_state is None and self.global_state:
+        if self._team.world_state is None and self.global_state:
             raise ShoalError(
-                f"{worlds.full_name(self.world_name)} has no world state; global_state=True needs one, as SMAX has"
+                f"{worlds.PREFIX}{self.world_name} has no world state; global_state=True needs one, as SMAX has"
             )
 
     @property
-    def _facts(self) -> Facts:
+    def _team(self) -> Team:
         world = self.given_world
-        if world is None:
-            world = worlds.world_of(self.world_name, self.arguments)
-        return facts_of(self.world_name, world)
+        world = JAXMARL.world_of(self.world_name, self.arguments) if world is None else world
+        return team_of(self.world_name, world)
 
-    @property
+    @property  # type: ignore[override]
     def world(self) -> Any:
         """JaxMARL's own object."""
-        return self._facts.world
+        return self._team.world
 
     @property
     def agents(self) -> tuple[str, ...]:
         """The names of the agents, in the order of their axis."""
-        return tuple(map(str, self._facts.agents))
+        return tuple(map(str, self._team.names))
 
     @property
     def num_agents(self) -> int:
         """The number of agents."""
-        return len(self._facts.agents)
+        return len(self._team.names)
 
     @property
     def roles(self) -> tuple[int, ...]:
         """The role of each agent: those with equal spaces whose names differ by a number only have the same."""
-        return self._facts.roles
+        return self._team.roles
 
     @property
     def pays_absent(self) -> bool:
         """Whether the score includes rewards of agents that ended, which in SMAX still belong to their side."""
-        return self._facts.rule.pays_absent
+        return self._team.rule.pays_absent
 
     @property
     def observation_space(self) -> Space:
         """The widest of the agents' observations; with the world state, a dictionary of both."""
-        space = self._facts.observation_space
+        space = self._team.observation_space
         if not self.global_state:
             return space
-        return Dict({OBSERVATION: space, GLOBAL_STATE: Box(-np.inf, np.inf, self._facts.world_state.shape)})
+        return Dict({OBSERVATION: space, GLOBAL_STATE: Box(-np.inf, np.inf, self._team.world_state.shape)})
 
     @property
     def critic_only(self) -> tuple[str, ...]:
@@ -133,62 +132,63 @@ class JaxMARL:
     @property
     def action_space(self) -> Space:
         """The widest of the agents' actions."""
-        return self._facts.action_space
+        return self._team.action_space
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
         """The reduction of each entry of `info`."""
-        return MappingProxyType({name: SUMMARIES[name] for name in self._facts.info if name in SUMMARIES})
+        return MappingProxyType(
+            {name: SUMMARIES[name] for name in self._team.facts.info if name in SUMMARIES}
+        )
 
     def reset(self, key: Array) -> tuple[State, TimeStep]:
         """Start a new episode; `info` is zeros, since JaxMARL has none yet."""
-        facts = self._facts
-        observation, state = facts.world.reset(key)
-        state = of_types(facts.state, state)
+        team = self._team
+        observation, state = team.world.reset(key)
+        state = of_types(team.facts.state, state)
         alive = jnp.ones(self.num_agents, bool) if self._ends_agents else None
-        info = {name: jnp.zeros(x.shape, x.dtype) for name, x in facts.info.items()}
         return state, restart(
             self._observation(observation),
             num_agents=self.num_agents,
             action_mask=self._action_mask(state),
             alive=alive,
-            info=info,
+            info=team.facts.no_info(),
         )
 
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
         """Make one step; the observation of a last time-step is of the state that ended."""
-        facts = self._facts
+        team = self._team
         rows = tuple(action) if self.num_agents > 1 else (action,)
-        actions = tuple(of.to_package(row) for of, row in zip(facts.actions, rows, strict=True))
-        observation, after, rewards, dones, info = facts.world.step_env(
-            key, state, dict(zip(facts.agents, actions, strict=True))
+        actions = tuple(of.to_package(row) for of, row in zip(team.actions, rows, strict=True))
+        observation, after, rewards, dones, info = team.world.step_env(
+            key, state, dict(zip(team.names, actions, strict=True))
         )
-        after, is_done = of_types(facts.state, after), jnp.asarray(dones["__all__"], bool)
-        ends = facts.rule.ends(endings.Step(facts.world, state, actions, after, is_done))
+        after, is_done = of_types(team.facts.state, after), jnp.asarray(dones["__all__"], bool)
+        ends = team.rule.ends(endings.Step(team.world, state, actions, after, is_done))
         terminated = self._squeeze(jnp.broadcast_to(ends.terminated, len(actions)))
         return after, transition(
             self._observation(observation),
-            self._squeeze(jnp.stack(conversion.rows_of(rewards, facts.agents)).astype(jnp.float32)),
+            self._squeeze(jnp.stack(agent_rows.rows_of(rewards, team.names)).astype(jnp.float32)),
             terminated=terminated,
             truncated=is_done & ~jnp.all(terminated),
             action_mask=self._action_mask(after),
             alive=ends.alive if self._ends_agents else None,
-            info=_info(facts.world, facts.agents, info, after),
+            info=_info(team.world, team.names, info, after),
         )
 
     @property
     def _ends_agents(self) -> bool:
-        return self.num_agents > 1 and self._facts.rule.ends_agents(self._facts.world)
+        return self.num_agents > 1 and self._team.rule.ends_agents(self._team.world)
 
     def _squeeze(self, x: PyTree) -> PyTree:
         """Remove the axis of agents where there is one agent."""
         return x if self.num_agents > 1 else jax.tree.map(lambda leaf: leaf[0], x)
 
     def _observation(self, observation: Any) -> PyTree:
-        facts = self._facts
-        rows = zip(facts.observations, conversion.rows_of(observation, facts.agents), strict=True)
+        team = self._team
+        rows = zip(team.observations, agent_rows.rows_of(observation, team.names), strict=True)
         of_agents = self._squeeze(
-            conversion.stack(facts.observation_space, [of.to_shoal(row) for of, row in rows])
+            agent_rows.stack(team.observation_space, [of.to_shoal(row) for of, row in rows])
         )
         if not self.global_state:
             return of_agents
@@ -196,107 +196,122 @@ class JaxMARL:
 
     def _action_mask(self, state: State) -> Array | None:
         """Combine the actions that an agent has with those legal in a state; None where both are all."""
-        facts = self._facts
-        if facts.own_actions is None or not isinstance(facts.action_space, Discrete):
+        team = self._team
+        if team.own_actions is None or not isinstance(team.action_space, Discrete):
             return None
-        if not facts.legal:
-            return None if facts.own_actions.all() else self._squeeze(jnp.asarray(facts.own_actions))
-        legal = conversion.rows_of(getattr(facts.world, facts.legal)(state), facts.agents)
-        width = (facts.action_space.n,)
-        mask = jnp.stack([conversion.padded(jnp.asarray(row, bool), width) for row in legal])
-        return self._squeeze(mask & facts.own_actions)
+        if not team.legal:
+            return None if team.own_actions.all() else self._squeeze(jnp.asarray(team.own_actions))
+        legal = agent_rows.rows_of(getattr(team.world, team.legal)(state), team.names)
+        width = (team.action_space.n,)
+        mask = jnp.stack([agent_rows.padded(jnp.asarray(row, bool), width) for row in legal])
+        return self._squeeze(mask & team.own_actions)
 
 
-def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> None:
-    """Return None: JaxMARL's own time limit is kept, as a truncation."""
+class JaxMARLSuite(Suite):
+    """The environments of JaxMARL, which keep their own time limits, as truncations."""
+
+    interface = ("agents", "reset", "step_env", "observation_space", "action_space")
+
+    def makers(self) -> Mapping[str, Any]:
+        """Return the names of JaxMARL's classes by name; JaxMARL is imported once one is known."""
+        return worlds.CLASSES
+
+    def maker(self, name: str) -> Callable[..., Any]:
+        """Return the class, or the function, that makes the object of a name."""
+        maker: Any = super().maker(name)
+        return getattr(worlds.package(), maker) if isinstance(maker, str) else maker
+
+    def class_parameters(self, name: str) -> Parameters:
+        """Return the parameters of the class, of any type."""
+        return worlds.parameters_of(self.maker(name))
+
+    def parameters(self, name: str) -> Parameters:
+        """Return the parameters of the class and those of `JaxMARL`."""
+        return self.class_parameters(name) | plain_parameters({"global_state": False, "team_return": "mean"})
+
+    def documentation(self, name: str) -> str:
+        """Return the class and its package."""
+        return f"{getattr(self.maker(name), '__name__', name)} of the package jaxmarl."
+
+    def values(self, name: str, arguments: Arguments) -> dict[str, Any]:
+        """Return the values of static arguments, those that JaxMARL has tables of by their names."""
+        known = self.class_parameters(name)
+        return {k: worlds.named_value(name, k, from_static(x, known[k].default)) for k, x in arguments}
+
+    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+        """Make the environment of a name, which remembers name and arguments."""
+        own = {k: x for k, x in parameters.items() if k in ("global_state", "team_return")}
+        of_class = {k: x for k, x in parameters.items() if k not in own}
+        return JaxMARL(name, self.arguments(name, of_class), **own)  # type: ignore[return-value]
+
+    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Return None: JaxMARL's own limit is kept, and no object is made to know it."""
+
+    def environment(self, world: Any, *params: Any) -> Environment:
+        """Make the environment of an object."""
+        return JaxMARL(type(world).__name__, given_world=world)  # type: ignore[return-value]
+
+    def require(self, name: str, world: Any) -> None:
+        """Require that an object has JaxMARL's functions and wraps none."""
+        super().require(name, world)
+        if is_one_of(world, "jaxmarl", ("JaxMARLWrapper",)):
+            raise ShoalError(
+                f"{subject_of(name, world)} is one of JaxMARL's wrappers; give the environment inside it, its `_env`"
+            )
 
 
-def adapted(world: Any) -> JaxMARL:
-    """Make an environment of one of JaxMARL's objects, which keeps its own time limit.
-
-    Raises:
-      ShoalError: it is a wrapper, or is none of those that can be adapted.
-    """
-    name = type(world).__name__
-    worlds.require_bare("", world)
-    try:
-        return JaxMARL(name, given_world=world)
-    except ShoalError:
-        raise
-    except Exception as error:
-        raise ShoalError(f"{worlds.full_name(name)} cannot be adapted: {describe_error(error)}") from error
+JAXMARL = JaxMARLSuite(worlds.PREFIX)
 
 
 @functools.cache
-def constructor_of(prefix: str, name: str) -> Callable[..., JaxMARL]:
-    """Return the function that makes an environment from the parameters of JaxMARL's class, by keyword.
+def team_of(name: str, world: Any) -> Team:
+    """Read the facts about one of JaxMARL's objects, whose name is for errors, and its agents.
 
     Raises:
-      ShoalError: there is no such name, or JaxMARL is not installed.
+      ShoalError: the spaces of its agents cannot be joined, or its functions are not JaxMARL's.
     """
-    known = worlds.parameters_of(name)
+    names, where = tuple(world.agents), f"{worlds.PREFIX}{name}"
+    with by_convention(world):
+        of_actions = [converted(world.action_space(agent)) for agent in names]
 
-    def make(*, global_state: bool = False, team_return: str = "mean", **parameters: Any) -> JaxMARL:
-        return JaxMARL(name, worlds.to_arguments(name, parameters), global_state, team_return)
+    def play(key: Array) -> tuple[PyTree, Any, dict[str, Array]]:
+        first, state = world.reset(key)
+        played = {
+            agent: x.to_package(x.space.sample(key)) for agent, x in zip(names, of_actions, strict=True)
+        }
+        observation, after, _, _, info = world.step_env(key, state, played)
+        return after, (agent_rows.rows_of(first, names), observation), _info(world, names, info, after)
 
-    shown = {**known, **plain_parameters({"global_state": False, "team_return": "mean"})}
-    documentation = f"{getattr(worlds.class_of(name), '__name__', name)} of the package jaxmarl."
-    return declare(make, worlds.full_name(name), shown, documentation)
-
-
-@functools.cache
-def facts_of(name: str, world: Any) -> Facts:
-    """Read the facts about one of JaxMARL's objects, whose name is for errors.
-
-    Raises:
-      ShoalError: the spaces of its agents cannot be joined.
-    """
-    agents = tuple(world.agents)
-    where = worlds.full_name(name)
-    of_actions = [converted(world.action_space(agent)) for agent in agents]
-    rows, state, observed, info = _trace(world, agents, of_actions)
-    of_observations = [converted(world.observation_space(a), x) for a, x in zip(agents, rows, strict=True)]
+    facts = trace(world, play)
+    rows, observed = facts.observation
+    with by_convention(world):
+        of_observations = [converted(world.observation_space(a), x) for a, x in zip(names, rows, strict=True)]
     observations, actions = ([x.space for x in spaces] for spaces in (of_observations, of_actions))
     own_actions = None
     if all(isinstance(space, Discrete) for space in actions):
         sizes = np.asarray([space.n for space in actions])  # type: ignore[union-attr]
         own_actions = np.arange(sizes.max()) < sizes[:, None]
-    return Facts(
+    return Team(
         world=world,
-        agents=agents,
+        names=names,
         rule=endings.rule_of(world),
         observations=tuple(of_observations),
         actions=tuple(of_actions),
         observation_space=_widest(where, "observations", observations),
         action_space=_widest(where, "actions", actions),
         own_actions=own_actions,
-        legal="" if own_actions is None else _legal_method(world, agents, state, own_actions.sum(axis=1)),
-        roles=conversion.roles_of(agents, list(zip(observations, actions, strict=True))),
-        state=state,
-        info=info,
+        legal=""
+        if own_actions is None
+        else _legal_method(world, names, facts.state, own_actions.sum(axis=1)),
+        roles=agent_rows.roles_of(names, list(zip(observations, actions, strict=True))),
+        facts=facts,
         world_state=observed.get(WORLD_STATE) if isinstance(observed, Mapping) else None,
     )
 
 
-def _trace(
-    world: Any, agents: tuple[Any, ...], actions: Sequence[Converted]
-) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Return shapes and dtypes: each agent's observation after a reset, and state, observation and info of a step."""
-
-    def reset_and_step(key: Array) -> Any:
-        first, state = world.reset(key)
-        played = {agent: x.to_package(x.space.sample(key)) for agent, x in zip(agents, actions, strict=True)}
-        observation, after, _, _, info = world.step_env(key, state, played)
-        return conversion.rows_of(first, agents), after, observation, _info(world, agents, info, after)
-
-    with jax.ensure_compile_time_eval():
-        key = jax.random.key(0)
-    return jax.eval_shape(reset_and_step, key)
-
-
 def _info(world: Any, agents: tuple[Any, ...], info: Mapping[str, Any], state: Any) -> dict[str, Array]:
     """Return JaxMARL's info, and of SMAX whether the step won the battle."""
-    entries = conversion.numeric_info(info, agents)
+    entries = agent_rows.numeric_info(info, agents)
     if hasattr(endings.battle(state), "unit_alive"):
         entries[WON] = endings.battle_is_won(world, state).astype(jnp.float32)
     return entries
@@ -305,7 +320,7 @@ def _info(world: Any, agents: tuple[Any, ...], info: Mapping[str, Any], state: A
 def _widest(where: str, what: str, spaces: list[Space]) -> Space:
     """Return the space that holds the observations, or the actions, of all agents."""
     lengths = {space.shape for space in spaces if isinstance(space, Box)}
-    space = None if what == "actions" and len(lengths) > 1 else conversion.widest(spaces)
+    space = None if what == "actions" and len(lengths) > 1 else agent_rows.widest(spaces)
     if space is None:
         different = ", ".join(map(repr, dict.fromkeys(spaces)))
         remedy = " (action_type='Discrete')" * (what == "actions")
@@ -316,11 +331,11 @@ def _widest(where: str, what: str, spaces: list[Space]) -> Space:
     return space
 
 
-def _legal_method(world: Any, agents: tuple[Any, ...], state: Any, sizes: np.ndarray) -> str:
+def _legal_method(world: object, agents: tuple[object, ...], state: object, sizes: np.ndarray) -> str:
     """Return the name of the method for legal actions, "" if there is none for discrete actions of these sizes."""
     method = "get_legal_moves" if hasattr(world, "get_legal_moves") else "get_avail_actions"
     try:
-        legal = jax.eval_shape(lambda state: conversion.rows_of(getattr(world, method)(state), agents), state)
+        legal = jax.eval_shape(lambda state: agent_rows.rows_of(getattr(world, method)(state), agents), state)
     except (AttributeError, NotImplementedError):
         return ""
     return method if [x.shape for x in legal] == [(size,) for size in sizes] else ""

@@ -13,22 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
-from shoal.envs.brax_like import brax_names, pictures, playground_names
-from shoal.envs.brax_like.randomisation import changed_leaves, with_leaves
+from shoal.envs.brax_like import mujoco_pictures
+from shoal.envs.brax_like.model_randomisation import changed_leaves, with_leaves
 from shoal.envs.registry import check_count
-from shoal.envs.suites.conversion import of_types, require_interface
-from shoal.envs.suites.families import FAMILIES
-from shoal.envs.suites.packages import by_convention, first_steps
-from shoal.envs.suites.static_values import changed_arguments, declare, plain_parameters
-from shoal.envs.wrappers import TimeLimit
+from shoal.envs.suites.conversion import in_float32, of_types, unbounded
+from shoal.envs.suites.packages import by_convention, import_suite, is_one_of
+from shoal.envs.suites.static_values import plain_parameters
+from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, trace
 from shoal.types import Array, Environment, PyTree, TimeStep
-from shoal.types.spaces import Box, Dict, Space
+from shoal.types.spaces import Box, Space
 
 PRIVILEGED = "privileged_state"  # the entry that only a critic is shown
 DIVERGED = "diverged"  # the entry of `info`: whether a number was not finite
-INTERFACE = ("reset", "step", "action_size")
-NAMES = {"brax/": brax_names, "playground/": playground_names}
+LIMIT = "episode_length"  # the entry of a config of Playground's
+EPISODE_LENGTH = 1000  # of Brax's training
+OBSERVES_TIME = (
+    "HandOver",
+)  # Playground's classes whose observation has the share of the limit that has passed
+RANDOMIZE = "randomize"  # the parameter
 
 
 class BraxState(NamedTuple):
@@ -39,15 +43,8 @@ class BraxState(NamedTuple):
     model: tuple[Array, ...]  # () without a randomiser
 
 
-class Facts(NamedTuple):
-    """The properties of an object, read once by tracing a reset and a step."""
-
-    state: PyTree  # shapes and dtypes after a step
-    observation: PyTree  # shapes and dtypes
-
-
 @environment
-class BraxLike:
+class BraxLike(Adapted):
     """An environment of MuJoCo Playground, of Brax, or of a class with their functions.
 
     Where a number of an observation, of a reward or of the positions is not finite the episode terminates with reward 0
@@ -65,9 +62,7 @@ class BraxLike:
     @property
     def observation_space(self) -> Space:
         """A vector, or a dictionary of what the package observes, without bounds."""
-        shapes = _facts(self.world).observation
-        boxes = {name: Box(-np.inf, np.inf, x.shape) for name, x in _entries(shapes).items()}
-        return Dict(boxes) if isinstance(shapes, Mapping) else boxes[""]
+        return unbounded(_entries(_facts(self.world).observation))
 
     @property
     def critic_only(self) -> tuple[str, ...]:
@@ -83,7 +78,7 @@ class BraxLike:
     @property
     def info_summaries(self) -> Mapping[str, str]:
         """Terms of the reward are added up over an episode; of the other metrics the last value counts."""
-        terms = {name: "sum" for name in _facts(self.world).state.metrics if name.startswith("reward")}
+        terms = {name: "sum" for name in _facts(self.world).info if name.startswith("reward")}
         return MappingProxyType(terms | {DIVERGED: "max"})
 
     @property
@@ -100,7 +95,7 @@ class BraxLike:
             model = changed_leaves(self.randomiser, self.world, model_key)
         inner = with_leaves(self.world, self.randomiser, model).reset(key)
         inner = of_types(facts.state, _completed(inner, facts.state))
-        observation = _float32(inner.obs)
+        observation = in_float32(_entries(inner.obs))
         return BraxState(inner, observation, model), restart(observation, info=_info(inner, jnp.float32(0.0)))
 
     def step(self, state: BraxState, action: PyTree, key: Array) -> tuple[BraxState, TimeStep]:
@@ -111,13 +106,13 @@ class BraxLike:
         inner = of_types(_facts(self.world).state, inner)
         is_finite = _is_finite(inner)
         observation = jax.tree.map(
-            lambda x, last: jnp.where(is_finite, x, last), _float32(inner.obs), state.observation
+            lambda x, last: jnp.where(is_finite, x, last), in_float32(_entries(inner.obs)), state.observation
         )
         return BraxState(inner, observation, state.model), transition(
             observation,
             jnp.where(is_finite, inner.reward, 0.0).astype(jnp.float32),
             terminated=~is_finite | (inner.done > 0.5),
-            truncated=playground_names.is_cut(self.world, state.inner),
+            truncated=is_cut(self.world, state.inner),
             info=_info(inner, 1.0 - is_finite.astype(jnp.float32)),
         )
 
@@ -127,75 +122,96 @@ class BraxLike:
         Raises:
           ShoalError: MuJoCo cannot draw here.
         """
-        return pictures.draw(self.world, state.inner)
+        return mujoco_pictures.draw(self.world, state.inner)
 
 
-def limit_of(prefix: str, name: str, parameters: Mapping[str, Any]) -> int | None:
-    """Return the time limit of a name, in steps: that of the package's own training."""
-    return NAMES[prefix].limit_of(name)
+def observes_time(world: Any) -> bool:
+    """Report whether the observation holds the time, so that the limit is a part of the task, which keeps it."""
+    return is_one_of(world, "mujoco_playground", OBSERVES_TIME)
 
 
-def adapted(world: Any) -> Environment:
-    """Make an environment, with its time limit, of an object of Playground or Brax.
+def is_cut(world: Any, before: PyTree) -> Array | bool:
+    """Report whether a step from a state reaches the limit of a task that observes the time.
 
-    Raises:
-      ShoalError: it is inside a wrapper of the packages' trainers, is a batch, or has a limit of 0.
+    The state after that step does not say so: the task sets its count back to 0 there.
     """
-    require_interface("", world, *INTERFACE)
-    limit = getattr(getattr(world, "_config", None), playground_names.LIMIT, brax_names.EPISODE_LENGTH)
-    limit = check_count(type(world).__name__, playground_names.LIMIT, limit) or brax_names.EPISODE_LENGTH
-    return TimeLimit(BraxLike(world), limit)  # type: ignore[arg-type]
+    if not observes_time(world):
+        return False
+    return before.info["_steps"] + world._config.action_repeat >= world._config.episode_length
 
 
-@functools.cache
-def constructor_of(prefix: str, name: str) -> Callable[..., BraxLike]:
-    """Return the function that makes an environment of a name.
+class BraxSuite(Suite):
+    """The environments of Brax, and the convention of Playground too."""
 
-    Raises:
-      ShoalError: there is no such name, or its package is not installed.
-    """
-    names = NAMES[prefix]
-    known = names.parameters_of(name)
-    # A class of one's own may have a parameter of that name.
-    shown = {**known, **plain_parameters({"randomize": False}), **known}
+    interface = ("reset", "step", "action_size")
 
-    def make(**parameters: Any) -> BraxLike:
-        randomize = "randomize" not in known and parameters.pop("randomize", False)
-        arguments = changed_arguments(f"{prefix}{name}", parameters, known)
-        world = names.world_of(name, arguments)
-        require_interface(f"{prefix}{name}", world, *INTERFACE)
+    def makers(self) -> Mapping[str, Any]:
+        """Return Brax's classes by name."""
+        return import_suite(self.prefix, "brax.envs")._envs
+
+    def randomiser_of(self, name: str) -> Any:
+        """Return the function of domain randomisation of a name; None where there is none, as in Brax."""
+
+    def maker(self, name: str) -> Callable[..., Any]:
+        """Return the class, or the function, that makes the object of a name."""
+        mujoco_pictures.draw_without_a_window()
+        return super().maker(name)
+
+    def parameters(self, name: str) -> Parameters:
+        """Return the parameters of the class, and `randomize`, unless it has its own of that name."""
+        known = self.class_parameters(name)
+        return {**known, **plain_parameters({RANDOMIZE: False}), **known}
+
+    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+        """Make the environment of a name, with the package's randomiser if it is asked for.
+
+        Raises:
+          ShoalError: it has none.
+        """
+        known, arguments = self.class_parameters(name), self.arguments(name, parameters)
+        world, randomiser = self.world_of(name, arguments), None
         if arguments:  # one with the defaults is traced where it is used
-            with first_steps(f"{prefix}{name}", arguments):
-                _facts(world)
-        return BraxLike(world, names.randomiser_of(name) if randomize else None)
+            _facts(world)
+        if RANDOMIZE not in known and parameters.get(RANDOMIZE, False):
+            randomiser = self.randomiser_of(name)
+            if randomiser is None:
+                raise ShoalError(f"{self.prefix}{name} has no domain randomiser; leave randomize out")
+        return BraxLike(world, randomiser)  # type: ignore[return-value]
 
-    if names is playground_names:
-        make.portable_parameters = functools.partial(names.portable_parameters, name)  # type: ignore[attr-defined]
-    return declare(make, f"{prefix}{name}", shown, f"{name} of {FAMILIES[prefix].title}.")
+    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> int | None:
+        """Return the time limit in steps: that of the package's own training."""
+        return EPISODE_LENGTH
+
+    def limit(self, world: Any, *params: Any) -> int | None:
+        """Return the time limit of an object: that of its config, or of Brax's training."""
+        limit = getattr(getattr(world, "_config", None), LIMIT, EPISODE_LENGTH)
+        return check_count(type(world).__name__, LIMIT, limit) or EPISODE_LENGTH
+
+    def environment(self, world: Any, *params: Any) -> Environment:
+        """Make the environment of an object."""
+        return BraxLike(world)  # type: ignore[return-value]
+
+
+BRAX = BraxSuite("brax/")
 
 
 @functools.cache
 def _facts(world: Any) -> Facts:
     """Read the facts about an object."""
 
-    def play(key: Array) -> tuple[PyTree, PyTree]:
+    def play(key: Array) -> tuple[PyTree, PyTree, Mapping[str, Any]]:
         first = world.reset(key)
         after = world.step(jax.tree.map(lambda x: x, first), jnp.zeros(world.action_size))
-        return after, first.obs
+        _ = after.reward, after.done, after.info, [x.shape for x in _entries(first.obs).values()]
+        return after, first.obs, after.metrics
 
-    with jax.ensure_compile_time_eval():
-        key = jax.random.key(0)
-    with by_convention(world):
-        facts = Facts(*jax.eval_shape(play, key))
-        _ = facts.state.reward, facts.state.done, facts.state.info, facts.state.metrics
-        _ = [x.shape for x in _entries(facts.observation).values()]
-    return facts
+    return trace(world, play)
 
 
 def _completed(inner: PyTree, state: PyTree) -> PyTree:
     """Return a state after a reset with the entries of `info` and `metrics` that only a step makes, as zeros."""
 
-    def complete(own: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(own: Mapping[str, object], shapes: Mapping[str, object]) -> dict[str, Any]:
         missing = {
             k: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x)
             for k, x in shapes.items()
@@ -210,12 +226,6 @@ def _completed(inner: PyTree, state: PyTree) -> PyTree:
 
 def _entries(observation: PyTree) -> dict[str, Any]:
     return dict(observation) if isinstance(observation, Mapping) else {"": observation}
-
-
-def _float32(observation: PyTree) -> PyTree:
-    """Return an observation whose mappings are dictionaries."""
-    entries = {name: jnp.asarray(x, jnp.float32) for name, x in _entries(observation).items()}
-    return entries if isinstance(observation, Mapping) else entries[""]
 
 
 def _is_finite(inner: PyTree) -> Array:

@@ -54,7 +54,7 @@ def rows_of(values: Any, agents: Sequence[Any]) -> list[Any]:
     return [values[agent if isinstance(values, Mapping) else i] for i, agent in enumerate(agents)]
 
 
-def roles_of(agents: Sequence[Any], spaces: Sequence[Any]) -> tuple[int, ...]:
+def roles_of(agents: Sequence[object], spaces: Sequence[object]) -> tuple[int, ...]:
     """Number the kinds of agents: those with equal spaces whose names are equal without their number.
 
     Returns:
@@ -65,7 +65,7 @@ def roles_of(agents: Sequence[Any], spaces: Sequence[Any]) -> tuple[int, ...]:
     return tuple(numbers[kind] for kind in kinds) if len(numbers) > 1 else ()
 
 
-def numeric_info(info: Mapping[str, Any], agents: Sequence[Any]) -> dict[str, Array]:
+def numeric_info(info: Mapping[str, object], agents: Sequence[object]) -> dict[str, Array]:
     """Return the arrays of JaxMARL's `info`; a dictionary by agent becomes one array, [A, ...]."""
     entries = {
         name: jnp.stack(rows_of(value, agents)) if _is_by_agent(value, agents) else value
@@ -76,5 +76,5 @@ def numeric_info(info: Mapping[str, Any], agents: Sequence[Any]) -> dict[str, Ar
     }
 
 
-def _is_by_agent(value: Any, agents: Sequence[Any]) -> bool:
+def _is_by_agent(value: object, agents: Sequence[object]) -> bool:
     return isinstance(value, Mapping) and set(value) == set(agents)

@@ -18,7 +18,7 @@ def changed_leaves(randomiser: Any, world: Any, key: Array) -> tuple[Array, ...]
     return tuple(leaves[path][0] for path in _changed_paths(randomiser, world))
 
 
-def with_leaves(world: Any, randomiser: Any, leaves: tuple[Array, ...]) -> Any:
+def with_leaves(world: object, randomiser: object, leaves: tuple[Array, ...]) -> Any:
     """Return an object whose model has these leaves; the object itself without a randomiser."""
     if randomiser is None:
         return world
@@ -45,9 +45,9 @@ def _paths(tree: PyTree) -> list[tuple[str, Any]]:
     ]
 
 
-def _attribute(world: Any) -> str:
+def _attribute(world: object) -> str:
     return next(name for name in MODELS if hasattr(world, name))
 
 
-def _model(world: Any) -> PyTree:
+def _model(world: object) -> PyTree:
     return getattr(world, _attribute(world))

@@ -4,7 +4,6 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,18 +28,18 @@ OF_GYMNAX = (
 BLOCK_PIXELS = 16  # of Craftax's pictures
 
 
-def can_draw(world: Any) -> bool:
+def can_draw(world: object) -> bool:
     """Report whether the package of an object has functions that draw it."""
     is_of_gymnax = type(world).__module__.startswith("gymnax.")
     return bool(package_of(world)) or (is_of_gymnax and getattr(world, "name", "") in OF_GYMNAX)
 
 
-def draw(world: Any, params: Any, state: State) -> np.ndarray:
+def draw(world: object, params: object, state: State) -> np.ndarray:
     """Draw a state, uint8 [height, width, 3]."""
     return _drawn_by_craftax(world, state) if package_of(world) else _drawn_by_gymnax(world, params, state)
 
 
-def _drawn_by_craftax(world: Any, state: State) -> np.ndarray:
+def _drawn_by_craftax(world: object, state: State) -> np.ndarray:
     return np.clip(np.asarray(_craftax_renderer(package_of(world))(state)), 0, 255).astype(np.uint8)
 
 
@@ -51,7 +50,7 @@ def _craftax_renderer(package: str) -> Callable[[State], jax.Array]:
         return jax.jit(make(BLOCK_PIXELS))
 
 
-def _drawn_by_gymnax(world: Any, params: Any, state: State) -> np.ndarray:
+def _drawn_by_gymnax(world: object, params: object, state: State) -> np.ndarray:
     """Draw by gymnax's `Visualizer`, whose figure is drawn without a window and closed."""
     import matplotlib.pyplot as plt  # noqa: PLC0415  (takes a second)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415

@@ -1,0 +1,266 @@
+"""Environments with gymnax's functions, `reset_env(key, params)` and `step_env(key, state, action, params)`.
+
+The flag that `step_env` returns is a termination in gymnax 1.0 and newer, and mixes death and time limit in Craftax.
+The packages' own limits are set out of reach, so that it is a termination in both; Shoal's own limit truncates. Tasks
+that observe the time keep theirs, as a truncation.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError
+from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.struct import Bounds
+from shoal.envs.base import environment, restart, static, transition
+from shoal.envs.gymnax_like import craftax_scores, gymnax_pictures
+from shoal.envs.parameters import check_value
+from shoal.envs.registry import check_count
+from shoal.envs.suites import packages, static_values
+from shoal.envs.suites.conversion import Converted, converted, of_types, subject_of
+from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, numbers_of, trace
+from shoal.types import Array, Environment, PyTree, State, TimeStep
+from shoal.types.spaces import Box, Space
+
+LIMITS = ("max_steps_in_episode", "max_timesteps")  # the parameter, in gymnax and in Craftax
+# Classes whose observation has the time, or the share of the limit that has passed.
+OBSERVES_TIME = ("BernoulliBandit", "DiscountingChain", "GaussianBandit", "MetaMaze", "PointRobot")
+
+
+@environment
+class GymnaxLike(Adapted):
+    """An environment of gymnax, of Craftax, or of a class with gymnax's functions.
+
+    Attributes:
+      params: the parameters of the package, which are data.
+      world: the package's own object.
+      actions: the package's space for these parameters. It is static, so that environments whose actions have other
+        bounds are not stacked.
+    """
+
+    params: Any
+    world: Any = static()
+    actions: Converted = static()
+
+    @property
+    def action_space(self) -> Space:
+        """The package's space for these parameters."""
+        return self.actions.space
+
+    @property
+    def observation_space(self) -> Space:
+        """The package's space; unbounded where its bounds depend on parameters that are not known."""
+        return _spaces(self.world, _known(self.world, self.params))[0].space
+
+    def reset(self, key: Array) -> tuple[State, TimeStep]:
+        """Start a new episode; `info` is zeros."""
+        facts = _facts(self.world)
+        observation, state = self.world.reset_env(key, self.params)
+        state = of_types(facts.state, state)
+        return state, restart(self._shown(observation), info=facts.no_info())
+
+    def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
+        """Make one step, without the package's own reset."""
+        action = self.actions.to_package(action)
+        observation, after, reward, is_over, info = self.world.step_env(key, state, action, self.params)
+        after = of_types(_facts(self.world).state, after)
+        is_cut = self.world.is_truncated(after, self.params) if observes_time(self.world) else False
+        return after, transition(
+            self._shown(observation),
+            jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(is_over, bool),
+            truncated=jnp.asarray(is_cut, bool),
+            info=_info(self.world, after, info),
+        )
+
+    def _shown(self, observation: PyTree) -> PyTree:
+        """Return the observation in the dtypes of its space, which may differ from those that are made."""
+        return _spaces(self.world, None)[0].to_shoal(observation)
+
+
+@environment
+class DrawnGymnaxLike(GymnaxLike):
+    """An environment that its package can draw."""
+
+    def render(self, state: State) -> np.ndarray:
+        """Draw a state, uint8 [height, width, 3], by the package's own functions."""
+        return gymnax_pictures.draw(self.world, self.params, state)
+
+
+class GymnaxSuite(Suite):
+    """The environments of gymnax, and the convention of Craftax too."""
+
+    interface = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
+
+    def makers(self) -> Mapping[str, Any]:
+        """Return gymnax's classes by name."""
+        return packages.import_suite(self.prefix, "gymnax.registration")._registry
+
+    def documentation(self, name: str) -> str:
+        """Return the class and its package."""
+        owner = "your own" if ":" in name else self.family.title
+        return f"{type(self.world_of(name, ())).__name__}, of {owner}."
+
+    def parameters(self, name: str) -> Parameters:
+        """Return the parameters of the class and those of its `params`, but for a limit that Shoal keeps."""
+        usual = self.world_of(name, ())
+        default = usual.default_params
+        with packages.by_convention(usual):
+            names = [x.name for x in dataclasses.fields(default)]
+        shown = {x: getattr(default, x) for x in names if x not in LIMITS or observes_time(usual)}
+        return self.class_parameters(name) | static_values.plain_parameters(shown)
+
+    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+        """Make the environment of a name from the parameters of its class and of its `params`."""
+        known, of_class = self.parameters(name), self.class_parameters(name)
+        world, changes = self.world_of(name, self.arguments(name, parameters)), {}
+        for k in [x for x in parameters if x not in of_class]:
+            value, declared = parameters[k], known[k]
+            bounds = Bounds(low=1 if k in LIMITS else None)
+            check_value(f"{self.prefix}{name}: {k}", value, declared.annotation, bounds)
+            # The package's code may require a float where a whole number is given for one.
+            is_float = isinstance(declared.default, float) and isinstance(value, int)
+            changes[k] = float(value) if is_float else value
+        return _environment(world, world.default_params, changes)
+
+    def require(self, name: str, world: Any) -> None:
+        """Require gymnax's functions of an object that neither wraps another nor begins new episodes itself."""
+        super().require(name, world)
+        subject = subject_of(name, world)
+        # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not
+        # change.
+        if not hasattr(type(world), "step_env"):
+            raise ShoalError(
+                f"{subject} has no `step_env` of its own; give the environment inside the wrapper"
+            )
+        if packages.is_one_of(world, "craftax", ("EnvironmentAutoReset",)):
+            raise ShoalError(
+                f"{subject} begins new episodes itself; give one that does not, as Craftax's NoAutoReset do"
+            )
+
+    def limit(self, world: Any, params: Any = None) -> int | None:
+        """Return the limit that Shoal keeps in place of the package, None where there is none or the package does."""
+        default = world.default_params
+        params = default if params is None else params
+        where = type(world).__name__
+        if type(params) is not type(default):
+            raise ShoalError(
+                f"{where} has other parameters than the pair's; give those that `gymnax.make` gives"
+            )
+        name = limit_name(params)
+        limit = getattr(params, name, None)
+        if not observes_time(world):
+            return check_count(where, name, limit)
+        check_value(f"{where}: {name}", limit, float | None, Bounds(low=1))
+        return None
+
+    def environment(self, world: Any, params: Any = None) -> Environment:
+        """Make the environment of an object, by default with its usual parameters."""
+        return _environment(world, world.default_params if params is None else params, {})
+
+    def adapted(self, given: Any) -> Environment:
+        """Make an environment, with its time limit, of an object or of the pair that `gymnax.make` returns.
+
+        Raises:
+          ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do, or is a wrapper.
+        """
+        if isinstance(given, tuple) and len(given) != 2:
+            raise ShoalError(
+                f"a tuple of {len(given)} is not the pair that `gymnax.make` returns: an object and its parameters"
+            )
+        return super().adapted(given)
+
+
+class CraftaxSuite(GymnaxSuite):
+    """The environments of Craftax, which have no parameters of a class."""
+
+    def makers(self) -> Mapping[str, Any]:
+        """Return what makes the objects that do not begin new episodes themselves."""
+        make = packages.import_suite(self.prefix, "craftax.craftax_env").make_craftax_env_from_name
+        return {name: functools.partial(make, name, auto_reset=False) for name in self.family.names}
+
+    def class_parameters(self, name: str) -> Parameters:
+        """Return those of a user's class; Craftax's own have none."""
+        return super().class_parameters(name) if ":" in name else {}
+
+
+GYMNAX, CRAFTAX = GymnaxSuite("gymnax/"), CraftaxSuite("craftax/")
+
+
+def observes_time(world: Any) -> bool:
+    """Report whether the observation holds the time, so that the limit is a part of the task."""
+    return packages.is_one_of(world, "gymnax", OBSERVES_TIME)
+
+
+def limit_name(params: Any) -> str:
+    """Return the name of the parameter that is the limit; "" where there is none."""
+    return next((name for name in LIMITS if hasattr(params, name)), "")
+
+
+def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environment:
+    """Make the environment of an object from its parameters and changes of them, with its own limit out of reach."""
+    if (name := limit_name(params)) and not observes_time(world):
+        changes = {**changes, name: LARGEST_INDEX}
+    with packages.by_convention(world):
+        params = params.replace(**changes) if changes else params
+        # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
+        params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
+        actions = _spaces(world, _known(world, params))[1]
+    kind = DrawnGymnaxLike if gymnax_pictures.can_draw(world) else GymnaxLike
+    return kind(params, world, actions)  # type: ignore[return-value]
+
+
+@functools.cache
+def _facts(world: Any) -> Facts:
+    """Read the facts about an object with its default parameters."""
+
+    def play(key: Array) -> tuple[PyTree, Any, dict[str, Array]]:
+        params = world.default_params
+        observation, state = world.reset_env(key, params)
+        action = actions.to_package(actions.space.sample(key))
+        _, after, _, _, info = world.step_env(key, state, action, params)
+        return after, observation, _info(world, after, info)
+
+    with packages.by_convention(world), jax.ensure_compile_time_eval():
+        actions = converted(world.action_space(world.default_params))
+    return trace(world, play)
+
+
+def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the numbers of `info`; in Craftax the achievements so far, which its own has only at an episode's end."""
+    if craftax_scores.package_of(world):
+        return craftax_scores.achievements(world, state)
+    return numbers_of({name: x for name, x in info.items() if name != "discount"})
+
+
+def _known(world: Any, params: Any) -> Hashable | None:
+    """Return the structure of parameters, and the value of each with an array's dtype.
+
+    None where one is traced, or differs between environments of a stack.
+    """
+    (leaves, structure), own = jax.tree.flatten(params), jax.tree.leaves(world.default_params)
+    is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) or any(
+        np.ndim(x) != np.ndim(y) for x, y in zip(leaves, own, strict=False)
+    )
+    pairs = [(x, x.dtype.name if isinstance(x, jax.Array) or np.ndim(x) else "") for x in leaves]
+    return None if is_unknown else (structure, static_values.to_static("params", pairs))
+
+
+@functools.cache
+def _spaces(world: Any, known: Any) -> tuple[Converted, Converted]:
+    """Return the spaces of observations and actions for what is known of parameters, None where nothing is."""
+    params = world.default_params
+    with packages.undisturbed(), packages.by_convention(world):
+        if known is not None:
+            leaves = [jnp.asarray(x, dtype) if dtype else x for x, dtype in known[1]]
+            params = jax.tree.unflatten(known[0], leaves)
+        observation = converted(world.observation_space(params), _facts(world).observation)
+        action, space = converted(world.action_space(params)), observation.space
+    if known is None and isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.floating):
+        observation = Converted(Box(-np.inf, np.inf, space.shape, space.dtype))
+    return observation, action
