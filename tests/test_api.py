@@ -13,12 +13,15 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
 import shoal
-from shoal import api, envs
-from shoal.algos.ppo import PPOConfig
+from shoal import envs
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import flat
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.actor_critic_config import ActorCriticConfig
 from shoal.records.directory import RunDirectory
-from shoal.runs.train.placement import hidden_weights
+from shoal.runs.plan.decide import decide
+from shoal.runs.policies.evaluate import evaluate_run
+from shoal.runs.train.placement import hidden_weights, place
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -32,7 +35,7 @@ class MyNetwork(ActorCritic):
     """A user's own network: Shoal's, but smaller."""
 
     def __init__(self, spec, *, key):
-        super().__init__(spec, actor_sizes=(4,), critic_sizes=(4,), key=key)
+        super().__init__(spec, ActorCriticConfig(hidden_sizes=(4,)), key=key)
 
 
 def share_of_twenty(played):
@@ -90,6 +93,7 @@ class Weighted(envs.Wrapper):
 # ---- train
 
 
+@pytest.mark.full
 def test_a_run_is_shown_in_a_line_and_in_a_notebook_as_a_table(pole):
     assert re.fullmatch(
         rf"<TrainedRun CartPole-v1, tiny_bandit:BanditConfig, 3 seeds, 96 steps each: "
@@ -114,13 +118,14 @@ def test_a_run_in_a_wrapped_environment_is_loaded_evaluated_and_made_again_by_it
     assert loaded.env.weights.dtype == np.uint8
     assert loaded.env.weights.tolist() == [1, 3]
     assert shoal.evaluate(run.path, episodes=4) == shoal.evaluate(run.policy(), world, episodes=4)
-    assert api.evaluate_run(run.path, episodes=4, max_episode_steps=2)["metrics"][3]["length_max"] == 2
+    assert evaluate_run(run.path, episodes=4, max_episode_steps=2)["metrics"][3]["length_max"] == 2
     again = shoal.train(config=run.path, run_dir=path / "wrapped-again", progress=False)
     assert again.summary["parameters_sha256"] == run.summary["parameters_sha256"]
     one, other = (json.loads((x.path / "config.json").read_text())["environment"] for x in (run, again))
     assert one == other
 
 
+@pytest.mark.full
 def test_a_run_says_what_it_came_to(bandit, path):
     summary = bandit.summary
     assert bandit.path == path / "bandit"
@@ -161,6 +166,7 @@ def test_the_run_directory_is_complete(bandit):
     assert {"baseline", "episode_return", "episodes"} <= set(rows[-3])
 
 
+@pytest.mark.full
 def test_its_config_makes_the_same_run_again(bandit, path):
     again = shoal.train(config=bandit.path, run_dir=path / "again", progress=False)
     assert again.summary["parameters_sha256"] == bandit.summary["parameters_sha256"]
@@ -263,11 +269,11 @@ def test_an_evaluation_in_another_world(pole):
 
 
 def test_a_whole_run_is_evaluated_as_it_was(pole):
-    told = api.evaluate_run(pole.path, episodes=8)
+    told = evaluate_run(pole.path, episodes=8)
     assert (told["environment"], told["which"], told["mode"]) == ("CartPole-v1", "best", "sampled")
     assert list(told["metrics"]) == [0, 1, 2]
     assert told["returns"] == [x["return_mean"] for x in told["metrics"].values()]
-    one = api.evaluate_run(pole.path, which="last", run_seed=1, episodes=8, greedy=True, seed=5)
+    one = evaluate_run(pole.path, which="last", run_seed=1, episodes=8, greedy=True, seed=5)
     expected = shoal.evaluate(pole.policy("last", seed=1), episodes=8, seed=5)
     assert one["metrics"] == {1: expected}
 
@@ -275,6 +281,7 @@ def test_a_whole_run_is_evaluated_as_it_was(pole):
 # ---- fine-tuning
 
 
+@pytest.mark.full
 def test_fine_tuning_starts_from_the_last_parameters(bandit, path):
     """Three seeds from two: the third starts from the first again. A step size of zero leaves them be."""
     run = shoal.train(
@@ -329,18 +336,21 @@ def test_the_machines_choices_are_made_explicit(monkeypatch):
     """What is written down names them, so that the same run can be made on another machine."""
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.setattr("shoal.base.cpu.cores", lambda: 2)
-    decided = shoal.api.decide("CartPole-v1", overrides={"seeds": 1, "num_envs": 1024, "target_kl": 0.1})
-    devices, placed = api.place(decided)
+    decided = shoal.runs.plan.decide.decide(
+        "CartPole-v1", overrides={"seeds": 1, "num_envs": 1024, "target_kl": 0.1}
+    )
+    devices, placed = place(decided)
     assert len(devices) == placed.run.devices == 2
     assert placed.run.env_groups == 2
     assert placed.config.kl_stop
     assert placed.config.gradient_chunk == 512
     several = dataclasses.replace(decided, run=dataclasses.replace(decided.run, seeds=10))
-    assert api.place(several)[1].run.env_groups == 1
+    assert place(several)[1].run.env_groups == 1
     monkeypatch.setattr("shoal.base.cpu.cores", lambda: 8)  # four cores for each of the two devices
-    assert api.place(decided)[1].config.gradient_chunk == 4096
+    assert place(decided)[1].config.gradient_chunk == 4096
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "sizes,weights",
     [
@@ -353,4 +363,4 @@ def test_the_machines_choices_are_made_explicit(monkeypatch):
     ],
 )
 def test_the_weights_between_hidden_layers_are_counted(sizes, weights):
-    assert hidden_weights(api.decide("CartPole-v1", overrides=sizes).config) == weights
+    assert hidden_weights(decide("CartPole-v1", overrides=sizes).config) == weights

@@ -7,42 +7,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.api import (
-        Environment,
-        RolloutResult,
-        Sweep,
-        TimeStep,
-        TrainedPolicy,
-        TrainedRun,
-        check,
-        cross_play,
-        environment,
-        environments,
-        evaluate,
-        load,
-        make,
-        make_train,
-        parameter,
-        pbt,
-        register,
-        render,
-        replay,
-        restart,
-        resume,
-        rollout,
-        sweep,
-        train,
-        transition,
-        tune,
-    )
     from shoal.base.errors import SavingError, ShoalError
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
+    from shoal.envs.base import environment, parameter
+    from shoal.envs.checking.check import check
+    from shoal.envs.registry import environments, make, register
     from shoal.monitor.loggers.logger import Logger
     from shoal.monitor.loggers.wandb_listener import WandbListener
     from shoal.reports.compare import compare
     from shoal.reports.metrics_table import metrics
     from shoal.reports.page import report
+    from shoal.runs.policies.collect import RolloutResult
+    from shoal.runs.policies.cross_play import cross_play
+    from shoal.runs.policies.evaluate import evaluate, render
+    from shoal.runs.policies.load import load
+    from shoal.runs.policies.rollout import rollout
+    from shoal.runs.policies.trained_policy import TrainedPolicy
+    from shoal.runs.train.pure_training import make_train
+    from shoal.runs.train.results import TrainedRun
+    from shoal.runs.train.training import resume, train
+    from shoal.search.api import pbt, replay, sweep, tune
+    from shoal.search.sweep import Sweep
+    from shoal.types import Environment, TimeStep, restart, transition
 
 __version__ = "0.1.0"
 
@@ -85,20 +72,43 @@ __all__ = [
     "tune",
 ]
 
-# Names that do not need the whole api: the registry, and what reads directories, import no JAX.
+# The registry, and what reads directories, import no JAX.
 _MODULE_OF = {
-    "Logger": "reporting.loggers.logger",
+    "Environment": "types",
+    "Logger": "monitor.loggers.logger",
     "Needs": "config.requirements",
+    "RolloutResult": "runs.policies.collect",
     "SavingError": "base.errors",
     "ShoalError": "base.errors",
-    "WandbListener": "reporting.loggers.wandb_listener",
-    "compare": "reporting.compare",
+    "Sweep": "search.sweep",
+    "TimeStep": "types",
+    "TrainedPolicy": "runs.policies.trained_policy",
+    "TrainedRun": "runs.train.results",
+    "WandbListener": "monitor.loggers.wandb_listener",
+    "check": "envs.checking.check",
+    "compare": "reports.compare",
+    "cross_play": "runs.policies.cross_play",
+    "environment": "envs.base",
     "environments": "envs.registry",
+    "evaluate": "runs.policies.evaluate",
+    "load": "runs.policies.load",
     "make": "envs.registry",
-    "metrics": "reporting.metrics_table",
+    "make_train": "runs.train.pure_training",
+    "metrics": "reports.metrics_table",
+    "parameter": "envs.base",
+    "pbt": "search.api",
     "register": "envs.registry",
-    "report": "reporting.page",
+    "render": "runs.policies.evaluate",
+    "replay": "search.api",
+    "report": "reports.page",
+    "restart": "types",
+    "resume": "runs.train.training",
+    "rollout": "runs.policies.rollout",
     "struct": "config.struct",
+    "sweep": "search.api",
+    "train": "runs.train.training",
+    "transition": "types",
+    "tune": "search.api",
 }
 
 
@@ -109,9 +119,9 @@ _PARTS = {name: name for name in ("algos", "envs", "nets", "ops", "types")} | {"
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"{__name__}.{_PARTS[name]}")
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'api')}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

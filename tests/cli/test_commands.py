@@ -60,6 +60,7 @@ def test_eval_says_which_share_of_the_episodes_was_cut():
     assert unfinished_lines(0.0, 10_000) == []
 
 
+@pytest.mark.full
 def test_eval_as_json_agrees_with_python(trained, command, capsys):
     _, path = trained
     assert (
@@ -74,6 +75,7 @@ def test_eval_as_json_agrees_with_python(trained, command, capsys):
     assert (told["mode"], told["which"], told["episodes"]) == ("sampled", "last", 16)
 
 
+@pytest.mark.full
 def test_eval_goes_to_another_world(trained, command, capsys):
     _, path = trained
 
@@ -174,6 +176,7 @@ def test_eval_tells_what_the_memory_of_a_trial_is_worth(trained, remembering, co
     assert "there is no directory" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_eval_draws_episodes_of_the_best_seed(trained, command, capsys, tmp_path):
     _, path = trained
     few = ["--episodes", "8", "--env", "max_episode_steps=10", "--render-episodes", "2", "--render"]
@@ -319,6 +322,7 @@ def test_envs_describes_one(command, capsys):
     assert command("envs", "CartPol") == 2
 
 
+@pytest.mark.full
 def test_the_names_that_python_offers():
     assert {"make", "register", "train", "evaluate", "load", "rollout", "check"} <= set(dir(shoal))
     assert all(getattr(shoal, name) is not None for name in shoal.__all__)

@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from shoal import api
 from shoal.cli import grid
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_ruleset
+from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
 
-SMALL = api.PUBLISHED_RULESETS["small"]
+SMALL = PUBLISHED_RULESETS["small"]
 
 
 def test_make_benchmark_writes_what_python_draws(command, capsys, tmp_path):
@@ -18,21 +20,21 @@ def test_make_benchmark_writes_what_python_draws(command, capsys, tmp_path):
     told = capsys.readouterr().out
     assert told.startswith("b.npz: 50 rulesets, 5 of them held out\n")
     assert "prune_prob 0.5" in told and "rulesets/s" in told
-    written = api.Benchmark.load(tmp_path / "b.npz")
-    expected = api.Benchmark.make(dataclasses.replace(SMALL, prune_prob=0.5), 50, seed=3, held_out=0.1)
+    written = Benchmark.load(tmp_path / "b.npz")
+    expected = Benchmark.make(dataclasses.replace(SMALL, prune_prob=0.5), 50, seed=3, held_out=0.1)
     assert all(map(np.array_equal, written.rulesets, expected.rulesets))
     assert written.num_held_out == 5
     assert command("grid", "make-benchmark", "trivial", "--rulesets=9") == 0
-    assert len(api.Benchmark.load(tmp_path / "trivial.npz")) == 9
+    assert len(Benchmark.load(tmp_path / "trivial.npz")) == 9
 
 
 def test_show_tells_a_file_and_one_ruleset(command, capsys):
-    made = api.Benchmark.make(SMALL, 20)
+    made = Benchmark.make(SMALL, 20)
     made.save("b.npz")
     assert command("grid", "show", "b.npz") == 0
-    assert capsys.readouterr().out.strip() == api.describe_benchmark(made)
+    assert capsys.readouterr().out.strip() == describe_benchmark(made)
     assert command("grid", "show", "b.npz", "7") == 0
-    assert capsys.readouterr().out.strip() == api.describe_ruleset(made.ruleset(7))
+    assert capsys.readouterr().out.strip() == describe_ruleset(made.ruleset(7))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_show_tells_a_file_and_one_ruleset(command, capsys):
     ],
 )
 def test_a_mistake_is_one_sentence(command, capsys, words, sentence):
-    api.Benchmark.make(SMALL, 9).save("b.npz")
+    Benchmark.make(SMALL, 9).save("b.npz")
     assert command("grid", *words) == 2
     told = capsys.readouterr()
     assert told.out == "" and told.err.startswith(f"shoal: {sentence}") and told.err.count("\n") == 1
@@ -82,7 +84,7 @@ def test_help_lists_the_commands(command, capsys):
 
 @pytest.mark.slow
 def test_a_run_trains_on_one_part_and_is_evaluated_on_the_other(command, capsys, tmp_path):
-    api.Benchmark.make(SMALL, 40).save("b.npz")
+    Benchmark.make(SMALL, 40).save("b.npz")
     world = ["XLand-MiniGrid-R1-9x9", "ruleset=b.npz:train", "max_episode_steps=20", "observe_goal=true"]
     tiny = [
         "--seeds=1",
@@ -99,10 +101,10 @@ def test_a_run_trains_on_one_part_and_is_evaluated_on_the_other(command, capsys,
     words = ["--episodes", "4", "--json", "--env", "ruleset=b.npz:held-out"]
     assert command("eval", "run", *words) == 0
     assert 0 <= json.loads(capsys.readouterr().out)["metrics"]["0"]["info_success"] <= 1
-    api.Benchmark.make(SMALL, 40, seed=9).save("b.npz")
+    Benchmark.make(SMALL, 40, seed=9).save("b.npz")
     assert command("eval", "run", "--episodes", "4") == 2
     assert "the file holds other rulesets now" in capsys.readouterr().err
-    api.Benchmark.make(SMALL, 40, seed=9).save("c.npz")
+    Benchmark.make(SMALL, 40, seed=9).save("c.npz")
     (tmp_path / "b.npz").unlink()
     assert command("eval", "run", "--episodes", "4") == 2
     assert "cannot be read" in capsys.readouterr().err

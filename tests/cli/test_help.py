@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from shoal import api, cli
+from shoal import cli
 from shoal.algos.catalogue import algorithms, config_class
 from shoal.cli import (
     check,
@@ -27,6 +27,7 @@ from shoal.cli import (
     tune,
 )
 from shoal.config.settings import groups_of, settings_of
+from shoal.envs.grid.rulesets.generation import GenerationConfig
 from shoal.records.run_config import RunConfig
 
 CONFIGS = [RunConfig, *map(config_class, algorithms())]
@@ -48,7 +49,7 @@ FLAGS = [
         rollout.RolloutFlags,
         check.CheckFlags,
         grid.MakeSettings,
-        api.GenerationConfig,
+        GenerationConfig,
     ),
 ]
 # A text says what happens: it begins with one of these.
@@ -135,7 +136,7 @@ def test_the_help_of_train_is_a_page_and_names_every_flag_once(shown):
 
 def test_a_users_own_settings_are_in_the_help(shown, tmp_path):
     (tmp_path / "my_bold.py").write_text(
-        "from shoal.algos.ppo import PPOConfig\nfrom shoal.config.struct import struct\n"
+        "from shoal.algos.ppo_config import PPOConfig\nfrom shoal.config.struct import struct\n"
         "\n@struct\nclass Bolder(PPOConfig):\n"
         '    """PPO."""\n\n    boldness: float = 2.0\n    """Sets how bold."""\n'
     )

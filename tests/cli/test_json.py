@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from shoal import api
 from shoal.base.installation import install_command
+from shoal.cli import checkpoints
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_checkpoints(path, printed, monkeypatch):
     result = printed("checkpoints", path)
     assert result and all(row["problem"] == "" for row in result)
     row = dict(result[0], score=-math.inf)
-    monkeypatch.setattr(api, "checkpoints", lambda _: [row])
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda _: [row])
     assert printed("checkpoints", path)[0]["score"] is None
 
 
@@ -68,6 +68,7 @@ def test_an_environment(printed, name):
     assert limit == {"value": 7, "required": False, "bounds": "at least 1"}
 
 
+@pytest.mark.full
 def test_runs(path, printed):
     (run,) = printed("runs", path)
     assert (run["path"], run["state"], run["members"]) == (str(path), "finished", 2)

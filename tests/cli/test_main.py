@@ -96,9 +96,9 @@ def test_an_end_before_the_end_is_one_line(command, capsys, monkeypatch, error, 
 
 
 def test_a_mistake_in_the_program_keeps_its_traceback(command, monkeypatch):
-    from shoal import api
+    from shoal.cli import envs
 
-    monkeypatch.setattr(api, "environments", None)  # what Shoal's own code then calls is no function
+    monkeypatch.setattr(envs, "environments", None)  # what Shoal's own code then calls is no function
     with pytest.raises(TypeError):
         command("envs")
 

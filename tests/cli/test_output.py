@@ -149,7 +149,7 @@ def test_a_matplotlib_that_fails_costs_only_the_pictures(words, lost, tmp_path, 
 
 def test_a_backend_that_matplotlib_lacks_is_named(tmp_path):
     code = (
-        "from pathlib import Path; from shoal.show import figures; path = Path('x.png')\n"
+        "from pathlib import Path; from shoal.reports import figures; path = Path('x.png')\n"
         "with figures.as_warning(path):\n"
         "    figures.save(figures.new_figure(), path)\n"
         "figures.require_drawing(path)"

@@ -7,7 +7,6 @@ import os
 import pytest
 
 import shoal
-from shoal import api
 from shoal.algos.dqn_config import DQNConfig
 from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
@@ -15,9 +14,11 @@ from shoal.cli import train
 from shoal.config import settings
 from shoal.config.other_trainers import other_trainers
 from shoal.config.settings import flat
+from shoal.envs.registry import make
 from shoal.records.directory import RunDirectory
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan import experiment as plan
+from shoal.runs.plan.defaults import defaults, split_settings
+from shoal.runs.plan.experiment import Experiment
 from shoal.runs.plan.presets import preset
 from shoal.xla.machine import cores
 
@@ -25,7 +26,7 @@ MY_MODULE = """
 import dataclasses
 import jax.numpy as jnp
 from shoal import environment, restart, transition
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.types.spaces import Box, Discrete
 from shoal.config.struct import struct
 
@@ -71,9 +72,9 @@ def decide(command, monkeypatch):
         decided.append(experiment)
         raise shoal.ShoalError("that is enough")
 
-    monkeypatch.setattr(api, "run_experiment", stop)
+    monkeypatch.setattr(train, "run_experiment", stop)
 
-    def decide(*words) -> api.Experiment:
+    def decide(*words) -> Experiment:
         command("train", *words)
         return decided.pop()
 
@@ -87,7 +88,7 @@ def test_every_setting_is_a_flag(command, capsys):
     with pytest.raises(SystemExit):
         command("train", "CartPole-v1", "--help")
     page = capsys.readouterr().out
-    for config in (RunConfig(), api.defaults("CartPole-v1")[2]):
+    for config in (RunConfig(), defaults("CartPole-v1")[2]):
         for name in flat(config):
             assert f"--{name.replace('_', '-')}" in page
 
@@ -99,7 +100,7 @@ def test_help_shows_what_would_be_used(command, capsys):
         page = " ".join(capsys.readouterr().out.replace("│", " ").split())
         return page.split("--learning-rate FLOAT")[1].split("(default: ")[1].split(")")[0]
 
-    tuned, plain = preset("CartPole-v1", "ppo")["learning_rate"], flat(api.defaults()[2])["learning_rate"]
+    tuned, plain = preset("CartPole-v1", "ppo")["learning_rate"], flat(defaults()[2])["learning_rate"]
     assert tuned != plain
     assert float(shown("CartPole-v1")) == tuned
     assert float(shown("--seeds", "3", "CartPole-v1")) == tuned
@@ -108,7 +109,7 @@ def test_help_shows_what_would_be_used(command, capsys):
 
 
 def test_the_preset_is_used_unless_overridden(decide):
-    tuned, plain = preset("CartPole-v1", "ppo"), api.defaults()[2]
+    tuned, plain = preset("CartPole-v1", "ppo"), defaults()[2]
     assert flat(decide("CartPole-v1").config)["learning_rate"] == tuned["learning_rate"]
     assert decide("CartPole-v1", "--no-preset").config == plain
     # A value that happens to be the class's default is an override all the same.
@@ -137,7 +138,7 @@ def test_words_of_two_flags_may_have_one_name(decide):
 def test_flags_may_be_written_with_underscores(decide):
     asked = decide("CartPole-v1", "--no_preset", "--num_envs=8", "--algorithm", "a2c")
     assert asked.run.num_envs == 8
-    assert asked.config == api.defaults(algorithm="a2c")[2]
+    assert asked.config == defaults(algorithm="a2c")[2]
 
 
 def test_flags_reach_their_config(decide):
@@ -161,7 +162,7 @@ def test_the_environment_may_stand_anywhere_and_has_parameters(decide):
         ["CartPole-v1", "--gamma", "0.9", "gravity=4", "max_episode_steps=100"],
     ):
         asked = decide(*words)
-        assert asked.environment == api.make("CartPole-v1", gravity=4, max_episode_steps=100)
+        assert asked.environment == make("CartPole-v1", gravity=4, max_episode_steps=100)
         assert asked.environment_parameters["gravity"] == 4
         assert asked.environment_parameters["max_episode_steps"] == 100
         assert asked.config.gamma == 0.9
@@ -185,7 +186,7 @@ def test_trials_have_a_preset_of_their_own(decide):
 def test_another_algorithm_has_its_own_flags(decide):
     asked = decide("CartPole-v1", "--algorithm", "a2c")
     assert asked.algorithm == "a2c"
-    assert asked.config == api.defaults("CartPole-v1", algorithm="a2c")[2]
+    assert asked.config == defaults("CartPole-v1", algorithm="a2c")[2]
 
 
 def test_classes_of_the_current_directory(decide, tmp_path):
@@ -202,13 +203,13 @@ def test_a_config_is_taken_over_and_overridden(decide, trained):
     _, path = trained
     for config in (path, path / "config.json"):
         asked = decide("--config", config, "--gamma", "0.5")
-        assert asked.environment == api.make("CartPole-v1", gravity=9.9)
+        assert asked.environment == make("CartPole-v1", gravity=9.9)
         assert flat(asked.config)["learning_rate"] == 2e-3
         assert asked.config.gamma == 0.5
         assert asked.run.total_steps == 4096
         assert asked.run.run_dir == ""
     asked = decide("CartPole-v1", "gravity=1", f"--config={path}")
-    assert asked.environment == api.make("CartPole-v1", gravity=1)
+    assert asked.environment == make("CartPole-v1", gravity=1)
     assert decide("Acrobot-v1", "--config", path).environment_name == "Acrobot-v1"
 
 
@@ -247,6 +248,7 @@ def test_a_disk_without_locks(command, capsys, monkeypatch, tmp_path):
 # ---- real runs
 
 
+@pytest.mark.full
 def test_a_run_leaves_its_result_and_its_files(trained):
     done, path = trained
     assert {x.name for x in path.iterdir()} == {
@@ -292,10 +294,10 @@ def test_the_costs_are_those_of_the_network(trained):
 
 def test_the_help_and_the_flags_have_the_settings_of_the_network(command, decide, capsys, tmp_path):
     (tmp_path / "wide_net.py").write_text(
-        "from shoal.nets.actor_critic import ActorCritic\nfrom shoal.config.struct import struct\n"
+        "from shoal.nets.networks import NetworkConfig\nfrom shoal.config.struct import struct\n"
         "\n\n@struct\nclass Wide:\n"
         '    """Wide."""\n\n    width: int = 16\n    """Gives each layer this width."""\n\n'
-        "    def build(self, spec, key):\n        return ActorCritic(spec, actor_sizes=(self.width,), key=key)\n"
+        "    def build(self, spec, key):\n        return NetworkConfig(hidden_sizes=(self.width,)).build(spec, key)\n"
     )
     with pytest.raises(SystemExit):
         command("train", "CartPole-v1", "--network", "wide_net:Wide", "--help-all")
@@ -336,6 +338,7 @@ PPO_SETTINGS = (
 )
 
 
+@pytest.mark.quick("entropy_coef")
 @pytest.mark.parametrize("name", [*MEANINGS, *SENTENCES])
 def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     """As a flag, as name=value after ENV, also as PureJaxRL and Hydra write it, and as a keyword in Python."""
@@ -362,10 +365,7 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     for word in (name, name.upper(), f"+algo.{name}"):
         sentence = f"CartPole-v1 has no parameter {word!r}, and settings are flags; "
         assert refused(f"{word}=0.5") == sentence + told(as_flags + value * bool(parts))
-    assert (
-        error(plan.split_settings, config, {name: 0.5})
-        == f"there is no setting {name!r}; {told(as_keywords)}"
-    )
+    assert error(split_settings, config, {name: 0.5}) == f"there is no setting {name!r}; {told(as_keywords)}"
 
 
 @pytest.mark.parametrize(
@@ -388,5 +388,5 @@ def test_a_setting_after_the_environment_gets_its_flag(name, words, meant, comma
 
 
 def test_a_parameter_with_the_name_of_a_setting_is_the_parameter(monkeypatch):
-    monkeypatch.setattr(api, "parameters_of", lambda _: {"lr": None})
-    assert train._parse(["CartPole-v1", "lr=3"], "CartPole-v1")[2] == ["CartPole-v1", "lr=3"]
+    monkeypatch.setattr("shoal.cli.flags.parameters_of", lambda _: {"lr": None})
+    assert train._parse(["CartPole-v1", "lr=3"], "CartPole-v1")[3] == ["CartPole-v1", "lr=3"]

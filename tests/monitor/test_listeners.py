@@ -145,6 +145,7 @@ def test_a_run_with_listeners_is_bit_for_bit_one_without(whole, alone, tmp_path)
         assert first == second
 
 
+@pytest.mark.quick("on_evaluation-4-last1")
 @pytest.mark.parametrize(
     ("method", "updates", "last"),
     [
@@ -167,7 +168,9 @@ def test_a_text_ends_the_run_as_its_end_would(whole, tmp_path, capsys, method, u
         "last.safetensors",
         "learning_curve.png",
     }
-    assert "stopped         by Recorder: good enough" in shoal.api.result_text(dict(run.summary), run.path)
+    assert "stopped         by Recorder: good enough" in shoal.monitor.run_report.result_text(
+        dict(run.summary), run.path
+    )
     again = Recorder()
     assert train(run.path, again).summary == json.loads((run.path / "summary.json").read_text())
     assert again.calls == []  # it is only read
@@ -182,6 +185,7 @@ def test_a_text_ends_the_run_as_its_end_would(whole, tmp_path, capsys, method, u
     assert longer.summary["final"] == whole[0].summary["final"]
 
 
+@pytest.mark.full
 def test_the_first_reason_counts_and_what_the_end_is_answered_does_not(tmp_path):
     listeners = Recorder("on_evaluation", 0, "first"), Recorder("on_evaluation", 0, "second")
     run = train(tmp_path / "run", *listeners, Recorder("on_end", 0, "too late"))
@@ -190,6 +194,7 @@ def test_the_first_reason_counts_and_what_the_end_is_answered_does_not(tmp_path)
     assert [x.order for x in listeners] == [[*ORDER[:2], ("end", 0)]] * 2
 
 
+@pytest.mark.quick("on_training-6")
 @pytest.mark.parametrize(("method", "updates"), [("on_training", 6), ("on_evaluation", 8)])
 def test_an_error_is_the_users_and_leaves_a_run_that_goes_on(whole, tmp_path, method, updates):
     later = Recorder()
@@ -232,6 +237,7 @@ def test_what_is_no_listener_is_refused_before_anything_compiles(tmp_path, monke
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_an_answer_that_is_no_text_is_refused(tmp_path):
     with pytest.raises(
         ShoalError, match=r"Recorder\.on_training returns a bool; it must return None, or a text"

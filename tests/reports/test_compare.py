@@ -153,6 +153,7 @@ def test_a_run_that_was_killed_counts_as_far_as_it_went(write_run):
     assert "b has not ended (interrupted): its evaluations until step 200 count" in notes_of(result)
 
 
+@pytest.mark.full
 def test_metrics_and_runs_without_them(write_run, tmp_path):
     a, b = write_run("a", GOOD), write_run("b", BETTER)
     assert compare([a, b], metric="score")["rows"][0]["iqm"]["value"] == 3.0
@@ -518,6 +519,7 @@ def evaluated(write_run, name, steps, values, failed=()):
     return run
 
 
+@pytest.mark.full
 def test_what_is_said_of_a_run_does_not_depend_on_the_others(write_run, drawn, tmp_path):
     """Whether another is shorter, evaluated more seldom, or has seeds that failed, of which two tie or all failed."""
     slope = np.array([1.0, 1.0, 2.0, 3.0, 4.0, 5.0])
@@ -548,6 +550,7 @@ def test_what_is_said_of_a_run_does_not_depend_on_the_others(write_run, drawn, t
     np.testing.assert_array_equal([x, y], [[50, 50], [1, 1]])
 
 
+@pytest.mark.full
 def test_being_sooner_is_by_the_common_evaluations(write_run):
     """One that is evaluated more often sees the same noise sooner, which then counts for nothing."""
     generator, seldom = np.random.default_rng(0), np.arange(0, 201, 40)
@@ -581,6 +584,7 @@ def test_steps_after_the_end_of_a_run_are_no_common_evaluations(write_run):
         assert sooner["value"] == (None if points == 1 else 0.8)  # nobody reaches it at step 0 alone
 
 
+@pytest.mark.full
 def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
     saved, save = [], figures.save
     monkeypatch.setattr(figures, "save", lambda figure, path: saved.append(figure) or save(figure, path))
@@ -590,6 +594,7 @@ def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
     assert [text.get_text().strip() for text in legend.get_texts()] == list(names)
 
 
+@pytest.mark.full
 def test_labels_give_texts_colours_and_the_order(write_run, tmp_path, monkeypatch):
     """Names of any letters and length, on paper: nothing on the terminal, and texts that are text."""
     drawn, save, long = [], figures.save, "x" * 80
@@ -645,6 +650,7 @@ def test_the_picture_of_several_environments(four, drawn, tmp_path):
     assert share[-1] == 1 and values[-1] == pytest.approx(scores.iqm(ends))
 
 
+@pytest.mark.full
 def test_files_are_written_once(write_run, tmp_path):
     runs = [write_run("a", GOOD), write_run("b", BETTER)]
     compare(runs, plot=tmp_path / "x.png", export=tmp_path / "x.json")

@@ -158,6 +158,7 @@ def assert_says(name, value, exact, interval):
     )  # fmt: skip
 
 
+@pytest.mark.quick("one more")
 @pytest.mark.parametrize("case", CASES)
 def test_all_places_agree(places, case):
     failed = CASES[case]

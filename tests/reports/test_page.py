@@ -87,6 +87,7 @@ def make(tmp_path):
     return make
 
 
+@pytest.mark.full
 def test_a_trained_run_has_all_parts(make, real_run):
     text = make(real_run)
     found = Page(text)
@@ -147,6 +148,7 @@ def test_the_numbers_of_a_curve_have_the_digits_of_its_interval(make, write_run)
     assert curve["texts"] == ["0.000", "1.000", "2.000"] and curve["intervals"] == [""] * 3
 
 
+@pytest.mark.full
 def test_256_members_are_drawn_as_quantiles(make, write_run):
     path = write_run("many", range(256))
     write_rows(path, rows_of(256, 210))
@@ -204,6 +206,7 @@ def test_what_users_write_is_text(make, write_run):
     json.loads(found.texts["script"][0])
 
 
+@pytest.mark.quick("_hidden")
 @pytest.mark.parametrize("name", ["_hidden", "$\\frac{1$", "数据", "a" * 300, "two\nlines", " "])
 def test_any_name_has_a_curve(make, write_run, name):
     text = make([write_run("a", run={"name": name}), write_run("b")])
@@ -599,6 +602,7 @@ def test_what_settings_differ_from(write_run, tmp_path):
     assert breakable("1e-06, -0.5 and a=-1") == "1e-06, -0.5 and a=-1"
 
 
+@pytest.mark.full
 def test_where_every_seed_failed_a_sentence_stands_for_the_chart(write_run, tmp_path):
     failed = write_run("a", (math.nan, math.nan), failed=[0, 1])
     text = report(failed, tmp_path / "x.html").read_text()

@@ -88,6 +88,7 @@ def test_one_seed_has_no_band():
     assert len(axes.lines) == 1 and not axes.collections
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("points", [1, 2, 5])
 @pytest.mark.parametrize("seeds", [1, 8])
 @pytest.mark.quick("1-1", "8-5")
@@ -101,6 +102,7 @@ def test_a_picture_is_written(tmp_path, points, seeds):
     )
 
 
+@pytest.mark.full
 def test_episodes_of_a_trial_by_their_index(tmp_path, monkeypatch):
     shown = {}
     monkeypatch.setattr(figures, "save", lambda figure, path: shown.update(axes=figure.axes[0]))
@@ -126,7 +128,7 @@ def test_an_unwritable_path_is_one_sentence(tmp_path):
 def test_nothing_global_is_touched(tmp_path):
     code = f"""
 import sys
-from shoal.show import plots
+from shoal.reports import plots
 assert "matplotlib" not in sys.modules
 plots.plot_learning_curve({str(tmp_path / "a.png")!r}, [0, 1], [[0.0], [1.0]], "x")
 print("matplotlib.pyplot" in sys.modules)
@@ -135,6 +137,7 @@ print("matplotlib.pyplot" in sys.modules)
     assert output.stdout == "False\n"
 
 
+@pytest.mark.full
 def test_ticks_are_short():
     ticks = [figures.format_steps(x, 0) for x in (0, 500, 25_000, 1_500_000, 2e9)]
     assert ticks == ["0", "500", "25k", "1.5M", "2B"]

@@ -26,6 +26,7 @@ def test_reading_imports_no_jax():
     assert output.stdout == "False\n"
 
 
+@pytest.mark.full
 def test_a_trained_run(real_run):
     record = records.read(real_run.path)
     assert isinstance(record, RunRecord) and record.kind == "run"

@@ -6,14 +6,14 @@ import pytest
 
 from shoal import ShoalError
 from shoal.config.settings import settings_of
-from shoal.runs.plan import experiment as plan
+from shoal.runs.plan.defaults import defaults
 from shoal.search.casting import cast_space
 from shoal.search.space import from_tables, from_words
 
 
 @pytest.fixture(scope="module")
 def known():
-    _, run, config = plan.defaults("CartPole-v1")
+    _, run, config, *_ = defaults("CartPole-v1")
     return settings_of(run) | settings_of(config)
 
 

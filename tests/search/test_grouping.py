@@ -94,7 +94,7 @@ def test_a_setting_without_effect_is_refused():
 def test_names_that_cannot_vary_are_refused():
     base = REQUEST.decide({}, ())
     grouping.check_names(["num_steps", "gamma", "env.gravity"], base)
-    with pytest.raises(ShoalError, match=r"seed cannot vary in a sweep, .* only num_envs, "):
+    with pytest.raises(ShoalError, match=r"seed cannot vary in a sweep, .* only total_steps, num_envs, "):
         grouping.check_names(["seed"], base)
     with pytest.raises(ShoalError, match=r"the parameter of the environment is env\.gravity"):
         grouping.check_names(["gravity"], base)

@@ -185,6 +185,7 @@ def test_a_damaged_name_of_a_process_is_one_sentence(tmp_path, content):
         study.owned_by(tmp_path)
 
 
+@pytest.mark.full
 def test_a_database_holds_several_studies(tmp_path):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     study = open_study(tmp_path, RATE, storage=url, name="a", identity=IDENTITY)

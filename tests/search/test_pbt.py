@@ -25,10 +25,11 @@ from shoal.records.members import members_of
 from shoal.records.pbt_lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
 from shoal.records.pbt_settings import Evolution, Step
 from shoal.reports import figures, pbt_lineage_plot
-from shoal.runs.plan.experiment import decide, resolve
+from shoal.runs.plan.decide import decide
+from shoal.runs.plan.experiment import resolve
 from shoal.runs.train import pbt_run
 from shoal.runs.train.checkpointing import RunSupervisor
-from shoal.runs.train.compiled_trainer import Pacer
+from shoal.runs.train.pacing import Pacer
 from shoal.search.pbt import read_tuned
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -71,6 +71,7 @@ def labels(summary):
     return [entry["label"] for entry in summary["members"]]
 
 
+@pytest.mark.full
 def test_settings_are_sorted_by_score_and_the_best_confirmed(swept):
     summary = json.loads((swept.path / "summary.json").read_text())
     assert summary == swept.summary
@@ -125,6 +126,7 @@ def compare_winner(path):
     )
 
 
+@pytest.mark.full
 def test_a_setting_that_diverged_is_last_and_is_neither_confirmed_nor_the_best(diverged):
     """Its seeds have best policies from before the fault, with scores like the others'."""
     summary, last = diverged.summary, "0 baseline_rate=3e+38"
@@ -373,6 +375,7 @@ def test_members_differ_in_worlds_and_are_judged_by_a_metric_of_one(tmp_path):
     assert winner["eval_env"] == {"bonus": 0.0}
 
 
+@pytest.mark.quick("settings3-objective: .*did you mean 'length_mean'")
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

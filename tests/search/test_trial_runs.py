@@ -196,6 +196,7 @@ def test_a_process_that_is_killed_ends_as_one_that_is_not(tmp_path):
     assert [trial.state.name for trial in study_of(path / "study.journal").trials] == ["COMPLETE"] * 4
 
 
+@pytest.mark.quick("settings6-num_envs")
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -223,9 +224,9 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path, settings,
 def test_the_command_line_reads_the_flags(tmp_path, capsys, monkeypatch):
     given = {}
     monkeypatch.setattr(
-        "shoal.api.run_tuning", lambda *words: given.update(words=words) or sweep_of(tmp_path)
+        "shoal.cli.tune.run_tuning", lambda *words: given.update(words=words) or sweep_of(tmp_path)
     )
-    monkeypatch.setattr("shoal.api.sweep_text", lambda summary, path: "tuned")
+    monkeypatch.setattr("shoal.cli.searching.sweep_text", lambda summary, path: "tuned")
     words = [
         "tune",
         "CartPole-v1",

@@ -3,7 +3,6 @@
 import decimal
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from typing import Any
 
 CLOSE = 0.65  # least similarity of a name and a suggestion
 MAX_LISTED = 12  # largest number of names that a sentence lists
@@ -27,7 +26,7 @@ def _with_full_stop(message: str) -> str:
 class SavingError(ShoalError):
     """A run was trained to its end, but a part of it could not be written."""
 
-    def __init__(self, message: str, run: Any):
+    def __init__(self, message: str, run: object):
         super().__init__(message)
         self.run = run
 

@@ -32,7 +32,7 @@ class UserModules:
         self._folder = folder
         self._names: set[str] = set()  # of the modules that were found
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """Return the spec of a module of the folder; None for any other importer, and for modules of a package."""
         if path is not None or not self._may_import():
             return None
@@ -111,7 +111,9 @@ def import_object(name: str) -> Any:
         raise _import_failure(name, error) from error
 
 
-def chosen_function(setting: str, choice: Any, named: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+def chosen_function(
+    setting: str, choice: object, named: Mapping[str, Callable[..., object]]
+) -> Callable[..., Any]:
     """Return the function that a setting chooses: by a name, as `module:function`, or given itself.
 
     Raises:
@@ -125,7 +127,7 @@ def chosen_function(setting: str, choice: Any, named: Mapping[str, Callable[...,
     return load_function(setting, choice)
 
 
-def load_function(setting: str, choice: Any) -> Callable[..., Any]:
+def load_function(setting: str, choice: object) -> Callable[..., Any]:
     """Return a user's function, given itself or as `module:function`.
 
     Raises:
@@ -137,7 +139,7 @@ def load_function(setting: str, choice: Any) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
-def import_name(value: Any) -> str:
+def import_name(value: object) -> str:
     """Return the `module:Name` of a class or function, by which `import_object` finds it again."""
     return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 

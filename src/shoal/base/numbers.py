@@ -51,3 +51,10 @@ def format_estimate(value: float | None, interval: Sequence[float | None] | None
 def _exponent(value: float) -> int:
     """Return the decimal exponent of a number's first digit; 0 where it has none."""
     return math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+
+
+def format_duration(seconds: float) -> str:
+    """Format 3,725 seconds as 1:02:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

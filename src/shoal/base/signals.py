@@ -138,7 +138,7 @@ class Interruption:
         for number in numbers:  # C writes the numbers only of signals that have a handler
             self._replace_handler(number, lambda number, frame: None)
 
-    def _replace_handler(self, number: int, handler: Callable[[int, Any], None]) -> None:
+    def _replace_handler(self, number: int, handler: Callable[[int, object], None]) -> None:
         former = signal.getsignal(number)
         for _ in range(2):  # the first handles a pending Ctrl-C before, which may raise KeyboardInterrupt
             self.handlers.callback(lambda: signal.signal(number, former))

@@ -25,9 +25,6 @@ LIBRARIES = (
     *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "rich", "typing_extensions", "typeguard"),
     *("jaxtyping", "beartype", "wadler_lindig"),
 )
-CREATED = (
-    r"value was created on line (.+?):(\d+)(?::\d+)? \((.+?)\)"  # in JAX's message about a value that leaked
-)
 CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
 PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 MAX_FRAMES = 20  # largest number of frames shown
@@ -42,6 +39,9 @@ REMEDIES = {
     ),
     "ConcretizationTypeError": "a traced value where Python needs a number; use jax.numpy, and x.astype",
     "TracerArrayConversionError": "a NumPy function of a traced value; use that of jax.numpy",
+    "UnexpectedTracerError": (
+        "a traced value was kept outside of what a function returns; return it as a part of the state"
+    ),
     "NonConcreteBooleanIndexError": "an index by a traced mask; use jnp.where",
 }
 
@@ -82,8 +82,7 @@ def user_code_error(error: BaseException, action: str = "") -> UserCodeError | N
     Args:
       action: what failed, instead of the name of the user's function.
     """
-    text = message_of(error)
-    frames = _callback_frames(error) or user_frames(error) or _leak_frames(text) or _wrong_call_frames(error)
+    frames = _callback_frames(error) or user_frames(error) or _wrong_call_frames(error)
     if not frames:
         return None
     project_frames = [frame for frame in frames if not _is_installed(frame.summary.filename)] or frames
@@ -110,19 +109,12 @@ def describe_error(error: BaseException) -> str:
     kind, text = type(error).__name__, message_of(error)
     if is_callback_error(error):  # the callback's error comes last
         return shorten(text.strip().splitlines()[-1])
-    if kind == "UnexpectedTracerError":
-        created = re.search(CREATED, text)
-        location = f" (of {format_location(created[1], int(created[2]))})" if created else ""
-        return (
-            f"{kind}: a traced value{location} was kept outside of what the function returns, and used later; return "
-            "it as a part of the state"
-        )
     if isinstance(error, ShoalError):
         return shorten(text)
     if kind in REMEDIES:
         return f"{kind}: {REMEDIES[kind]}"
     if isinstance(error, SystemExit):
-        return f"it ends the process (SystemExit: {error.code})"
+        return f"SystemExit: {error.code}, which ends the process"
     lines = text.strip().splitlines()
     return shorten(f"{kind}: {lines[0]}" if lines else kind)
 
@@ -131,6 +123,20 @@ def format_location(filename: str, line: int | None) -> str:
     """Format a line of a file; a path inside the current directory is relative to it."""
     folder = os.path.join(os.getcwd(), "")
     return f"{filename.removeprefix(folder)}, line {line}"
+
+
+def place_of(function: Any) -> str:
+    """Return the file and the line of the definition of a user's function; "" for one of a library."""
+    frames = _definition(function) if hasattr(function, "__code__") else []
+    return format_location(frames[0].summary.filename, frames[0].summary.lineno) if frames else ""
+
+
+def _definition(function: Any) -> list[Frame]:
+    """Return the line in which a function is defined, if it is the user's."""
+    code = function.__code__
+    summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
+    is_own = _is_user_frame(summary, str(function.__module__), _library_paths())
+    return [Frame(function.__qualname__, summary)] if is_own else []
 
 
 def format_frames(summaries: Iterator[traceback.FrameSummary]) -> str:
@@ -169,18 +175,21 @@ def _library_paths() -> tuple[str, ...]:
     paths: list[str] = []
     for name in LIBRARIES:
         module = sys.modules.get(name)
-        folders = [os.path.join(folder, "") for folder in getattr(module, "__path__", ())]
-        paths += folders or [file for file in [getattr(module, "__file__", None)] if file]
+        folders = getattr(module, "__path__", ())
+        for folder in folders:
+            paths.append(os.path.join(folder, ""))
+        if not folders and (file := getattr(module, "__file__", None)):
+            paths.append(file)
     return tuple(paths)
 
 
 def _failing_function(frames: list[Frame]) -> str:
     """Return the innermost method among frames, such as `MyEnv.step`; the outermost function where there is none."""
-    names = [_without_enclosing(frame.function) for frame in frames]
+    names = [without_enclosing(frame.function) for frame in frames]
     return next((name for name in reversed(names) if "." in name), names[0] or "a lambda")
 
 
-def _without_enclosing(function: str) -> str:
+def without_enclosing(function: str) -> str:
     """Shorten `make.<locals>.MyEnv.step.<locals>.<lambda>` to `MyEnv.step`: the class and its method."""
     parts = [part for part in function.split(".<locals>.") if not part.startswith("<")]
     first = max((i for i, part in enumerate(parts) if "." in part), default=0)
@@ -208,15 +217,6 @@ def _callback_frames(error: BaseException) -> list[Frame]:
     return frames[::-1]
 
 
-def _leak_frames(text: str) -> list[Frame]:
-    """Return the line that made a leaked traced value, for an error without a frame of the user's."""
-    created = re.search(CREATED, text)
-    if created is None:
-        return []
-    summary = traceback.FrameSummary(created[1], int(created[2]), created[3].rpartition(".")[2])
-    return [Frame(created[3], summary)] if _is_user_frame(summary, "", _library_paths()) else []
-
-
 def _wrong_call_frames(error: BaseException) -> list[Frame]:
     """Return the definition of a user's function that Shoal could not call, since it has the wrong parameters.
 
@@ -225,17 +225,15 @@ def _wrong_call_frames(error: BaseException) -> list[Frame]:
     match = re.match(r"([\w.<>]+)\(\) (?:takes|missing|got) ", message_of(error))
     if not isinstance(error, TypeError) or not match:
         return []
-    libraries, name = _library_paths(), match[1].rpartition(".")[2]
+    name = match[1].rpartition(".")[2]
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for value in (value for frame in reversed(frames) for value in list(frame.f_locals.values())):
         for candidate in (value, inspect.getattr_static(value, name, None)):
             is_method = isinstance(candidate, types.MethodType | staticmethod | classmethod)
             function = candidate.__func__ if is_method else candidate
-            if isinstance(function, types.FunctionType) and function.__qualname__ == match[1]:
-                code = function.__code__
-                summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
-                if _is_user_frame(summary, str(function.__module__), libraries):
-                    return [Frame(match[1], summary)]
+            is_it = isinstance(function, types.FunctionType) and function.__qualname__ == match[1]
+            if is_it and (definition := _definition(function)):
+                return definition
     return []
 
 

@@ -170,7 +170,7 @@ def _print_help(_: list[str]) -> int:
 def _print_version(words: list[str]) -> int:
     print(f"shoal {importlib.import_module('shoal').__version__}")
     if words == ["--verbose"]:
-        for name, text in importlib.import_module("shoal.api").describe_machine().items():
+        for name, text in importlib.import_module("shoal.xla.facts").describe_machine().items():
             print(f"{name:<12}{text}")
     elif words:
         raise ShoalError(f"shoal --version has no option {words[0]!r}; --verbose adds versions and devices.")

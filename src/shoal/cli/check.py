@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
-from shoal import api
 from shoal.cli import flags
+from shoal.envs.checking.check import check
+from shoal.envs.checking.checker import report as report_text
 
 COMMAND = "shoal check ENV [name=value ...]"
 DESCRIPTION = (
@@ -34,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     settings, words = flags.parse(COMMAND, DESCRIPTION, CheckFlags(), arguments)
     environment, parameters = flags.parse_environment(words)
     flags.require("environment", "shoal check CartPole-v1", environment)
-    findings = api.check(
+    findings = check(
         environment, **dataclasses.asdict(settings), progress=True, environment_parameters=parameters
     )
-    print(api.report_text(findings, environment))
+    print(report_text(findings, environment))
     return 1 if findings else 0

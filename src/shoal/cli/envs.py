@@ -5,9 +5,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from shoal import api
 from shoal.cli import flags
+from shoal.envs.registry import bounds_of, documentation, environments, make, parameters_of
+from shoal.envs.suites.families import FAMILIES
 from shoal.records.json_files import json_text
+from shoal.runs.plan.presets import environments as environments_with_presets
+from shoal.runs.plan.presets import presets_of
 
 COMMAND = "shoal envs [ENV]"
 DESCRIPTION = (
@@ -34,23 +37,23 @@ def main(arguments: Sequence[str]) -> int:
         description = describe(*flags.parse_environment(words))
         print(json_text(to_json(description), str).rstrip() if settings.json else page(description))
     else:
-        listed = environments()
+        listed = listed_environments()
         print(json_text(listed).rstrip() if settings.json else table(listed))
     return 0
 
 
-def environments() -> list[dict[str, Any]]:
+def listed_environments() -> list[dict[str, Any]]:
     """Return of each environment its name, the first line of its documentation, and whether it has a preset.
 
     Those of other packages follow: `about` is the package's title, and there are also `package`, its name in an import,
     `installed`, and `install`, the command for it. No package is imported.
     """
-    tuned, own = set(api.environments_with_presets()), api.environments()
+    tuned, own = set(environments_with_presets()), environments()
     listed: list[dict[str, Any]] = [
-        {"name": name, "about": api.documentation(name).partition("\n")[0], "has_preset": name in tuned}
+        {"name": name, "about": documentation(name).partition("\n")[0], "has_preset": name in tuned}
         for name in own
     ]
-    for family in api.FAMILIES.values():
+    for family in FAMILIES.values():
         package = {
             "about": family.title,
             "package": family.package,
@@ -81,17 +84,17 @@ def describe(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     Of each parameter there are `value`, the default where none is given, None where one must be; `required`; and
     `bounds` as text, "" where there are none.
     """
-    environment, bounds = api.make(name, **parameters), api.bounds_of(name)
+    environment, bounds = make(name, **parameters), bounds_of(name)
     values = {
         parameter: parameters.get(parameter, declared.default)
-        for parameter, declared in api.parameters_of(name).items()
+        for parameter, declared in parameters_of(name).items()
     }
     return {
         "name": name,
-        "about": api.documentation(name),
+        "about": documentation(name),
         "observation": str(environment.observation_space),
         "action": str(environment.action_space),
-        "presets": list(api.presets_of(name)),
+        "presets": list(presets_of(name)),
         "parameters": {
             parameter: {
                 "value": None if value is inspect.Parameter.empty else value,

@@ -5,11 +5,15 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from shoal import api
+from shoal.base.errors import ShoalError
 from shoal.base.numbers import format_estimate, format_interval, format_number, format_numbers
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
+from shoal.monitor.progress import Activity
 from shoal.records.json_files import json_text
+from shoal.records.summary import interval_lines
+from shoal.runs.policies.cross_play import cross_play
+from shoal.runs.policies.evaluate import evaluate_run
 
 COMMAND = "shoal eval RUN"
 DESCRIPTION = (
@@ -84,15 +88,13 @@ def main(arguments: Sequence[str]) -> int:
     settings, words = flags.parse(COMMAND, DESCRIPTION, EvalFlags(), arguments)
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     for word in (word for word in words[1:] if "=" not in word):
-        raise api.ShoalError(
-            f"shoal eval takes one run, not {words[0]!r} and {word!r}; evaluate each by itself."
-        )
+        raise ShoalError(f"shoal eval takes one run, not {words[0]!r} and {word!r}; evaluate each by itself.")
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
     if settings.against:
         return play_against(run, settings, environment, parameters, mode)
-    with api.Activity() as activity:
-        results = api.evaluate_run(
+    with Activity() as activity:
+        results = evaluate_run(
             run,
             environment or None,
             which=settings.which,
@@ -120,8 +122,8 @@ def play_against(
     run: str, settings: EvalFlags, environment: str, parameters: dict[str, Any], mode: str
 ) -> int:
     """Play against others, and print a matrix for each role."""
-    with api.Activity() as activity:
-        results = api.cross_play(
+    with Activity() as activity:
+        results = cross_play(
             run,
             settings.against,
             environment or None,
@@ -158,7 +160,7 @@ def table(results: dict[str, Any]) -> str:
     if len(metrics) > 1:
         iqm = format_number(results["iqm"], interval)
         lines.append(f"{'IQM':>{width}}{iqm:>11}  {format_interval(interval)}".rstrip())
-        lines += api.interval_lines(results["interval"], len(results["metrics"]))
+        lines += interval_lines(results["interval"], len(results["metrics"]))
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
     shares = [x["unfinished"] for x in results["metrics"].values()]
@@ -182,7 +184,7 @@ def matrices(results: dict[str, Any]) -> str:
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{text:>11}" for _, text in zip(row, texts, strict=False)))
     fewest = min((len(side["seeds"]) for side in (first, second) if len(side["seeds"]) > 1), default=1)
-    lines += api.interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
+    lines += interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
     return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])
 
 

@@ -6,17 +6,17 @@ import dataclasses
 import shlex
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from shoal import api
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
 from shoal.cli import help as pages
-from shoal.config import settings
+from shoal.config import schema, settings
 from shoal.config.arguments import literal
 from shoal.config.other_trainers import hint_of_other_trainer
 from shoal.config.requirements import check_needs
+from shoal.envs.registry import parameters_of
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def parse_values(
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:
-            origins = list(map(typing.get_origin, settings.options_of(fields[name].declared)))
+            origins = list(map(typing.get_origin, schema.options_of(fields[name].declared)))
             parser.add_argument(flag, dest=name, action="append", nargs="*" if tuple in origins else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
@@ -110,12 +110,12 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
         return value == flag
     if value is None:
         raise ShoalError(f"{flag} has no value; give it one.")
-    options = settings.options_of(declared)
+    options = schema.options_of(declared)
     if types.NoneType in options and value in ("None", ["None"]):
         return None
-    if value in (words := settings.words_of(declared)):
+    if value in (words := schema.words_of(declared)):
         return value
-    declared = settings.main_option(declared)
+    declared = schema.main_option(declared)
     if isinstance(value, list):
         return tuple(_read(flag, typing.get_args(declared)[0], word) for word in value)
     return _read(flag, declared, value, "".join(f" or {word!r}" for word in words))
@@ -157,18 +157,19 @@ def _replaced_choice(flag: str, default: Any) -> str:
     return ""
 
 
-def flag_names(config: Any) -> Iterator[str]:
+def flag_names(config: Any) -> list[str]:
     """Return the flags that a dataclass makes."""
-    return (flag for flag, _ in flags_with_fields(settings.settings_of(config)))
+    return [flag for flag, _ in flags_with_fields(settings.settings_of(config))]
 
 
-def flags_with_fields(fields: Mapping[str, settings.Setting]) -> Iterator[tuple[str, str]]:
+def flags_with_fields(fields: Mapping[str, settings.Setting]) -> list[tuple[str, str]]:
     """Return the flags of settings by name, each with the name of its setting."""
+    found, flags = [], pages.flags_of(fields)
     for name, setting in fields.items():
-        flag = pages.flag_of(name)
-        yield flag, name
+        found.append((flags[name], name))
         if setting.declared is bool:
-            yield f"--no{flag[1:]}", name
+            found.append((f"--no{flags[name][1:]}", name))
+    return found
 
 
 def command_line(command: str, arguments: Sequence[str]) -> str:
@@ -222,18 +223,21 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return "".join(positional), {name: literal(word.partition("=")[2]) for name, word in parameters.items()}
 
 
-def check_parameters(words: Sequence[str], options: Sequence[str]) -> None:
+def check_parameters(words: Sequence[str], config: Any) -> None:
     """Require that no name=value after an environment is a setting, by Shoal's name for it or another trainer's.
 
     Args:
-      options: the flags.
+      config: a dataclass whose fields are the flags.
     Raises:
       ShoalError: one is, and no parameter of the environment.
     """
+    if not any("=" in word for word in words):
+        return
     environment, _ = parse_environment(words)
     pairs = [word.partition("=") for word in words if "=" in word and environment]
+    options = flag_names(config)
     hints = {name: hint_of_other_trainer(f"--{name}", options, value) for name, _, value in pairs}
-    parameters = api.parameters_of(environment) if any(hints.values()) else {}
+    parameters = parameters_of(environment) if any(hints.values()) else {}
     for name, hint in hints.items():
         if hint and name.replace("-", "_") not in parameters:
             raise ShoalError(f"{environment} has no parameter {name!r}, and settings are flags{hint}")

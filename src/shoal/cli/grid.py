@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal import api
 from shoal.base.errors import ShoalError, nearest
 from shoal.cli import flags
+from shoal.envs.grid.rulesets.benchmark import Benchmark
+from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_ruleset
+from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
+from shoal.envs.grid.rulesets.generation import GenerationConfig
+from shoal.monitor.progress import Activity
 
 COMMANDS = {
     "make-benchmark": ("SETTING", "draw rulesets and write them to a file"),
@@ -27,7 +31,7 @@ commands:
 """
 MAKE_DESCRIPTION = (
     "Draws different rulesets in the way of XLand-MiniGrid's benchmarks. SETTING is one of theirs: "
-    f"{', '.join(api.PUBLISHED_RULESETS)}; the defaults shown are its own."
+    f"{', '.join(PUBLISHED_RULESETS)}; the defaults shown are its own."
 )
 SHOW_DESCRIPTION = "Describes in words a file of rulesets, or its ruleset of index N, from 0."
 
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 def make_benchmark(arguments: Sequence[str]) -> int:
     """Draw rulesets, write the file, and print its content."""
     setting = next(iter(flags.leading_words(arguments)), "")
-    published = api.PUBLISHED_RULESETS
+    published = PUBLISHED_RULESETS
     if setting and setting not in published:
         raise ShoalError(
             f"there is no setting {setting!r}; there are {', '.join(published)}{nearest(setting, published)}."
@@ -77,8 +81,8 @@ def make_benchmark(arguments: Sequence[str]) -> int:
         ("file", MakeSettings, dataclasses.field(default=MakeSettings())),
         (
             "drawing",
-            api.GenerationConfig,
-            dataclasses.field(default=published.get(setting, api.GenerationConfig())),
+            GenerationConfig,
+            dataclasses.field(default=published.get(setting, GenerationConfig())),
         ),
     ]
     default: Any = dataclasses.make_dataclass("MakeBenchmark", fields, frozen=True)()
@@ -87,26 +91,26 @@ def make_benchmark(arguments: Sequence[str]) -> int:
     if words != [setting]:
         raise ShoalError(f"{words[-1]!r} is one word too many; the flags follow the setting {words[0]!r}.")
     start_time = time.perf_counter()
-    with api.Activity() as activity:
+    with Activity() as activity:
         activity.describe(f"drawing {settings.file.rulesets:,} rulesets")
-        benchmark = api.Benchmark.make(
+        benchmark = Benchmark.make(
             settings.drawing, settings.file.rulesets, seed=settings.file.seed, held_out=settings.file.held_out
         )
     seconds = time.perf_counter() - start_time
     path = Path(settings.file.save or f"{setting}.npz")
     benchmark.save(path)
-    print(f"{path}: {api.describe_benchmark(benchmark)}\n{len(benchmark) / seconds:,.0f} rulesets/s")
+    print(f"{path}: {describe_benchmark(benchmark)}\n{len(benchmark) / seconds:,.0f} rulesets/s")
     return 0
 
 
 def show(arguments: Sequence[str]) -> int:
     """Print a ruleset, or the content of a file."""
     _, words = flags.parse("shoal grid show FILE [N]", SHOW_DESCRIPTION, ShowSettings(), arguments)
-    benchmark = api.Benchmark.load(flags.require("file", "shoal grid show small.npz 0", "".join(words[:1])))
+    benchmark = Benchmark.load(flags.require("file", "shoal grid show small.npz 0", "".join(words[:1])))
     if len(words) == 1:
-        print(api.describe_benchmark(benchmark))
+        print(describe_benchmark(benchmark))
         return 0
     if len(words) > 2 or not (words[1].isdecimal() and len(words[1]) < 19):
         raise ShoalError(f"{words[-1]!r} is not a ruleset's number; give one from 0 to {len(benchmark) - 1}.")
-    print(api.describe_ruleset(benchmark.ruleset(int(words[1]))))
+    print(describe_ruleset(benchmark.ruleset(int(words[1]))))
     return 0

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from shoal.config import settings
@@ -89,13 +89,18 @@ def _parts(config: Any) -> dict[str, Any]:
 
 def flag_of(name: str) -> str:
     """Return the flag of a field: `--num-envs` of num_envs, and `--from` of from_, which cannot be a name in Python."""
-    return f"--{name.rstrip('_').replace('_', '-')}"
+    return flags_of([name])[name]
+
+
+def flags_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the flags of several fields."""
+    return {name: f"--{name.rstrip('_').replace('_', '-')}" for name in names}
 
 
 def _flag_text(name: str, setting: settings.Setting) -> str:
     flag = flag_of(name)
-    if setting.names is not None:
-        names = f"{{{','.join(setting.names)}}}" if setting.names else "NAME"
+    if setting.field.functions is not None:
+        names = f"{{{','.join(setting.field.functions)}}}" if setting.field.functions else "NAME"
         return f"{flag} {names} or module:function"
     return f"{flag}, --no{flag[1:]}" if setting.declared is bool else f"{flag} {_type_name(setting.declared)}"
 
@@ -115,7 +120,9 @@ def _type_name(declared: Any) -> str:
 def _help_text(setting: settings.Setting) -> str:
     """Return the help of a setting: its text, its bounds and its default."""
     text, value = setting.text, setting.value
-    bounds = setting.bounds and dataclasses.replace(setting.bounds, high=_shown(setting.bounds.high))
+    bounds = setting.field.bounds and dataclasses.replace(
+        setting.field.bounds, high=_shown(setting.field.bounds.high)
+    )
     if bounds and bounds.has_finite():
         text = f"{text} {str(bounds).capitalize()}."
     if value in ("", ()):  # a default that is left out; the text explains it

@@ -5,10 +5,14 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from shoal import api
+from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags
 from shoal.cli.searching import read_request
 from shoal.cli.train import LOGGING, RunFlags, parse_settings, print_result
+from shoal.records.directory import RunDirectory
+from shoal.runs.plan.defaults import defaults
+from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
+from shoal.search.space import assignments
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -23,7 +27,7 @@ EXAMPLE = "shoal pbt CartPole-v1 --tune learning_rate=log:1e-5:1e-2 --ready-ever
 
 
 @dataclasses.dataclass(frozen=True)
-class PbtFlags(RunFlags, api.PbtOptions):
+class PbtFlags(RunFlags, PbtOptions):
     """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -58,25 +62,23 @@ def main(arguments: Sequence[str]) -> int:
     if replay := flags.value_of("--replay", arguments):
         return _replay(replay, arguments)
     choices, request = read_request(COMMAND, DESCRIPTION, PbtFlags, EXAMPLE, arguments)
-    tuned = api.read_tuned(
-        api.assignments("tune", choices.tune, "learning_rate=log:1e-5:1e-2"),
-        api.assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
+    tuned = read_tuned(
+        assignments("tune", choices.tune, "learning_rate=log:1e-5:1e-2"),
+        assignments("start", choices.start, "learning_rate=log:1e-5:1e-4"),
     )
-    options = api.PbtOptions(ready_every=choices.ready_every, members=choices.members)
-    return print_result(
-        api.run_pbt(request, tuned, options, choices.call(IMPORT_SECONDS, COMMAND, arguments))
-    )
+    options = PbtOptions(ready_every=choices.ready_every, members=choices.members)
+    return print_result(run_pbt(request, tuned, options, choices.call(IMPORT_SECONDS, COMMAND, arguments)))
 
 
 def _replay(run: str, arguments: Sequence[str]) -> int:
     """Train with the schedule of a run, and print the result."""
-    defaults = api.defaults(config_file=api.RunDirectory.open(run).path)
-    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, PbtFlags, defaults, arguments)
+    of_run = defaults(config_file=RunDirectory.open(run).path)
+    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, PbtFlags, of_run, arguments)
     names = ("--tune", "--start", "--ready-every", "--members", "--config", "--eval-env")
     others = [flag for flag in names if flags.value_of(flag, arguments)]
     if words or others:
-        raise api.ShoalError(
+        raise ShoalError(
             f"{' '.join([*words, *others])} has no effect with --replay {run}, which has all settings of that run; "
             "leave it out."
         )
-    return print_result(api.run_replay(run, overrides, choices.call(IMPORT_SECONDS, COMMAND, arguments)))
+    return print_result(run_replay(run, overrides, choices.call(IMPORT_SECONDS, COMMAND, arguments)))

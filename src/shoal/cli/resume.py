@@ -5,9 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from shoal import api
+from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags
 from shoal.cli.train import LOGGING, OutputFlags, parse_settings, print_result
+from shoal.records.directory import RunDirectory
+from shoal.runs.plan.defaults import defaults
+from shoal.runs.train.drive import resume_run
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -37,12 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     if not words and not set(arguments) & set(flags.HELP_FLAGS):
         flags.require("run", "shoal resume runs/CartPole-v1-ppo-20260131-093000", "")
     run = words[0] if words else ""
-    defaults = api.defaults(config_file=api.RunDirectory.open(run).path if run else None)
-    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, ResumeFlags, defaults, arguments)
+    of_run = defaults(config_file=RunDirectory.open(run).path if run else None)
+    choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, ResumeFlags, of_run, arguments)
     if words != [run]:
-        raise api.ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
+        raise ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
     options: dict[str, Any] = {
         "call": choices.call(IMPORT_SECONDS, COMMAND, arguments),
         "from_step": choices.from_step,
     }
-    return print_result(api.resume_run(run, None, functions={}, overrides=overrides, **options))
+    return print_result(resume_run(run, None, functions={}, overrides=overrides, **options))

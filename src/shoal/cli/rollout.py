@@ -5,11 +5,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from shoal import api
 from shoal.base.numbers import format_number, format_numbers
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
+from shoal.monitor.progress import Activity
 from shoal.records.json_files import json_text
+from shoal.runs.policies.collect import RolloutResult
+from shoal.runs.policies.rollout import rollout
+from shoal.xla.machine import devices_note
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (
@@ -50,9 +53,9 @@ def main(arguments: Sequence[str]) -> int:
     environment, parameters = flags.parse_environment(words)
     if not settings.policy:
         flags.require("environment", "shoal rollout CartPole-v1", environment)
-    with api.Activity() as activity:
+    with Activity() as activity:
         activity.describe(f"making {settings.steps:,} steps in each of {settings.envs:,} environments")
-        result = api.rollout(
+        result = rollout(
             environment or None,
             settings.policy or None,
             num_envs=settings.envs,
@@ -63,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             greedy=settings.greedy,
             environment_parameters=parameters,
         )
-    if note := api.devices_note(result.devices):
+    if note := devices_note(result.devices):
         print(note, file=sys.stderr)
     environment_text = environment or f"the environment of {settings.policy}"
     actor_text = f"the policy of {settings.policy}" if settings.policy else "random actions"
@@ -75,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def statistics_text(result: api.RolloutResult, title: str) -> str:
+def statistics_text(result: RolloutResult, title: str) -> str:
     """Format the statistics in a few lines."""
     lines = [
         f"{title}: {result.num_envs:,} environments, {result.num_steps:,} steps each, "
@@ -98,7 +101,7 @@ def statistics_text(result: api.RolloutResult, title: str) -> str:
     return "\n".join(lines)
 
 
-def to_json(result: api.RolloutResult) -> dict[str, Any]:
+def to_json(result: RolloutResult) -> dict[str, Any]:
     """Return the statistics by name, without the data; one without episodes is NaN."""
     names = [field.name for field in dataclasses.fields(result) if field.name != "data"]
     return {name: getattr(result, name) for name in names}

@@ -4,12 +4,18 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from shoal import api
 from shoal.cli import flags, output
 from shoal.cli.train import LOGGING, RunFlags, parse_settings
 from shoal.config.requirements import Needs, Table
+from shoal.runs.plan.defaults import defaults
+from shoal.search.grouping import Request
+from shoal.search.search_report import check_has_best
+from shoal.search.search_report import result_text as sweep_text
+from shoal.search.space import Space
+from shoal.search.space import from_words as space_from_words
+from shoal.search.sweep import SearchOptions, Sweep
 
-Options = TypeVar("Options", bound=api.SearchOptions)
+Options = TypeVar("Options", bound=SearchOptions)
 
 REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 
@@ -47,14 +53,14 @@ def read_search(
     options: type[Options],
     example: str,
     arguments: Sequence[str],
-) -> tuple[api.Request, api.Space, Options, RunFlags]:
+) -> tuple[Request, Space, Options, RunFlags]:
     """Read the flags of a command that searches.
 
     Returns:
       the request, the space, the options, and the command's own flags.
     """
     parsed, request = read_request(command, description, choices, example, arguments)
-    space = api.space_from_words(parsed.grid, parsed.random, parsed.space)
+    space = space_from_words(parsed.grid, parsed.random, parsed.space)
     fields = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     overrides = dict(request.overrides)
     fields["path"] = overrides.pop("run_dir", "")
@@ -63,7 +69,7 @@ def read_search(
 
 def read_request(
     command: str, description: str, choices: Callable[..., Any], example: str, arguments: Sequence[str]
-) -> tuple[Any, api.Request]:
+) -> tuple[Any, Request]:
     """Read the flags of a command that trains several settings; see `read_search`.
 
     Returns:
@@ -71,7 +77,7 @@ def read_request(
     """
     arguments = flags.join_repeated(arguments, REPEATED)
     words = flags.leading_words(arguments)
-    defaults = api.defaults(
+    before = defaults(
         flags.parse_environment(words)[0],
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,
@@ -80,12 +86,12 @@ def read_request(
         choices=flags.given(arguments),
     )
     parsed, overrides, words = parse_settings(
-        command, description, lambda: choices(algorithm=defaults[0]), defaults, arguments
+        command, description, lambda: choices(algorithm=before.algorithm), before, arguments
     )
     environment, parameters = flags.parse_environment(words)
     if not parsed.config:
         flags.require("environment", example, environment)
-    request = api.Request(
+    request = Request(
         environment or None,
         parsed.algorithm,
         parameters,
@@ -97,12 +103,12 @@ def read_request(
     return parsed, request
 
 
-def print_result(searched: api.Sweep) -> int:
+def print_result(searched: Sweep) -> int:
     """Print the result of a search.
 
     Raises:
       ShoalError: there is no best setting, since all failed.
     """
-    output.print_result(api.sweep_text(searched.summary, searched.path), searched.path)
-    api.check_has_best(searched.summary, searched.path)
+    output.print_result(sweep_text(searched.summary, searched.path), searched.path)
+    check_has_best(searched.summary, searched.path)
     return 0

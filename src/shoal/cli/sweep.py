@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from shoal import api
 from shoal.cli import STARTED
 from shoal.cli.searching import SearchFlags, print_result, read_search
 from shoal.cli.train import LOGGING
+from shoal.search.sweep import SweepOptions, run_sweep
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -22,7 +22,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepFlags(SearchFlags, api.SweepOptions):
+class SweepFlags(SearchFlags, SweepOptions):
     """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     """Sweep, and print the best settings."""
     example = "shoal sweep CartPole-v1 --grid learning_rate=1e-4,1e-3"
     request, space, options, choices = read_search(
-        COMMAND, DESCRIPTION, SweepFlags, api.SweepOptions, example, arguments
+        COMMAND, DESCRIPTION, SweepFlags, SweepOptions, example, arguments
     )
     call = choices.call(IMPORT_SECONDS, COMMAND, arguments, own_process=False)
-    return print_result(api.run_sweep(request, space, options, call))
+    return print_result(run_sweep(request, space, options, call))

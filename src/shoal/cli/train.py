@@ -6,10 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from shoal import api
+from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags, output
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import parameter
+from shoal.monitor.loggers.requests import LoggerFlags, companions_of
+from shoal.monitor.run_report import have_all_failed, result_text
+from shoal.records.run_config import RunConfig
+from shoal.runs.plan.decide import decide
+from shoal.runs.plan.defaults import Defaults, defaults
+from shoal.runs.train.drive import run_experiment
+from shoal.runs.train.planning import Call
+from shoal.runs.train.results import TrainedRun
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -35,7 +43,7 @@ LOGGING = {
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputFlags(api.LoggerFlags):
+class OutputFlags(LoggerFlags):
     """The flags of every command that trains or resumes about what is shown, and to whom."""
 
     film_every: int = parameter(0, low=0, high=LARGEST_INDEX)
@@ -46,10 +54,10 @@ class OutputFlags(api.LoggerFlags):
 
     def call(
         self, import_seconds: float, command: str, arguments: Sequence[str], own_process: bool = True
-    ) -> api.Call:
+    ) -> Call:
         """Return how a command with some arguments calls for its runs."""
-        loggers, command = api.companions_of(self.loggers()), flags.command_line(command, arguments)
-        return api.Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
+        loggers, command = companions_of(self.loggers()), flags.command_line(command, arguments)
+        return Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +94,11 @@ def main(arguments: Sequence[str]) -> int:
     if not words:  # ENV is among the flags: read all flags once to find the words that are none
         without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
         words = _parse(without_help, environment="")[-1]
-    choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
+    known, choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
     environment, parameters = flags.parse_environment(words)
     if not choices.config:
         flags.require("environment", "shoal train CartPole-v1", environment)
-    experiment = api.decide(
+    experiment = decide(
         environment or None,
         algorithm=choices.algorithm,
         environment_parameters=parameters,
@@ -99,38 +107,39 @@ def main(arguments: Sequence[str]) -> int:
         started_from=choices.from_,
         from_step=choices.from_step,
         overrides=overrides,
+        known=known,
     )
-    return print_result(api.run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, arguments)))
+    return print_result(run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, arguments)))
 
 
-def print_result(trained: api.TrainedRun) -> int:
+def print_result(trained: TrainedRun) -> int:
     """Print the result of a run that was saved.
 
     Raises:
       ShoalError: no seed was trained to the end.
     """
     print_summary(trained)
-    if api.have_all_failed(trained.summary):
+    if have_all_failed(trained.summary):
         unit = "members" if "members" in trained.summary else "seeds"
         names = ", ".join(str(x["seed"]) for x in trained.summary["failed"])
-        raise api.ShoalError(
+        raise ShoalError(
             f"all {unit} failed ({names}), since numbers were not finite; what they had learned before is in "
             f"{trained.path}."
         )
     return 0
 
 
-def print_summary(trained: api.TrainedRun) -> None:
+def print_summary(trained: TrainedRun) -> None:
     """Print the results in a summary."""
-    output.print_result(api.result_text(dict(trained.summary), trained.path), trained.path)
+    output.print_result(result_text(dict(trained.summary), trained.path), trained.path)
 
 
-def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, Any], list[str]]:
-    """Return the choices, the settings that the flags give, and the words that are not flags.
+def _parse(arguments: Sequence[str], environment: str) -> tuple[Defaults, Any, dict[str, Any], list[str]]:
+    """Return the defaults, the choices, the settings that the flags give, and the words that are not flags.
 
-    The defaults, and the existing flags, depend on a few of the flags.
+    These, and the existing flags, depend on a few of the flags.
     """
-    defaults = api.defaults(
+    before = defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,
@@ -138,15 +147,15 @@ def _parse(arguments: Sequence[str], environment: str) -> tuple[Any, dict[str, A
         environment_parameters=flags.parse_environment(_assignments(arguments))[1],
         choices=flags.given(arguments),
     )
-    choices = functools.partial(TrainFlags, algorithm=defaults[0])
-    return parse_settings(COMMAND, DESCRIPTION, choices, defaults, arguments)
+    choices = functools.partial(TrainFlags, algorithm=before.algorithm)
+    return before, *parse_settings(COMMAND, DESCRIPTION, choices, before, arguments)
 
 
 def parse_settings(
     command: str,
     description: str,
     choices: Callable[..., Any],
-    defaults: tuple[str, api.RunConfig, Any],
+    before: Defaults,
     arguments: Sequence[str],
 ) -> tuple[Any, dict[str, Any], list[str]]:
     """Read the flags of a command whose flags are the settings of a run and its algorithm, and some of its own.
@@ -155,23 +164,23 @@ def parse_settings(
       command: as `flags.parse` takes it.
       description: as `flags.parse` takes it.
       choices: makes the dataclass of the command's own flags.
-      defaults: of `api.defaults`.
+      before: what the settings are where no flag gives them.
       arguments: the words after the command's name.
 
     Returns:
       the command's own flags, the settings that are given by name, and the words that are not flags.
     """
-    algorithm, run, algorithm_config = defaults
+    algorithm, run, algorithm_config = before.algorithm, before.run, before.config
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
     fields: list[tuple[str, type, Any]] = [
-        ("run", api.RunConfig, dataclasses.field(default=run)),
+        ("run", RunConfig, dataclasses.field(default=run)),
         (title, type(algorithm_config), dataclasses.field(default=algorithm_config)),
     ]
     own = choices()
     joined = dataclasses.make_dataclass("Flags", fields, bases=(type(own),), frozen=True)
     default: Any = joined(**{field.name: getattr(own, field.name) for field in dataclasses.fields(own)})
     values, words = flags.parse_values(command, description, default, arguments)
-    flags.check_parameters(words, list(flags.flag_names(default)))
+    flags.check_parameters(words, default)
     own_names = {field.name for field in dataclasses.fields(own)}
     parsed = dataclasses.replace(own, **{name: values.pop(name) for name in own_names & values.keys()})
     return parsed, values, words

@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from shoal import api
 from shoal.cli import STARTED
 from shoal.cli.searching import SearchFlags, print_result, read_search
 from shoal.cli.train import LOGGING
+from shoal.search.trial_runs import TuneOptions, run_tuning
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
 
@@ -22,7 +22,7 @@ DESCRIPTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneFlags(SearchFlags, api.TuneOptions):
+class TuneFlags(SearchFlags, TuneOptions):
     """The flags that are not settings of a run."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     """Tune, and print the best settings."""
     example = "shoal tune CartPole-v1 --random learning_rate=log:1e-5:1e-2"
     request, space, options, choices = read_search(
-        COMMAND, DESCRIPTION, TuneFlags, api.TuneOptions, example, arguments
+        COMMAND, DESCRIPTION, TuneFlags, TuneOptions, example, arguments
     )
     call = choices.call(IMPORT_SECONDS, COMMAND, arguments, own_process=False)
-    return print_result(api.run_tuning(request, space, options, call))
+    return print_result(run_tuning(request, space, options, call))

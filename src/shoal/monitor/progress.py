@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from shoal.base.numbers import format_number
+from shoal.base.numbers import format_duration, format_number
 from shoal.base.terminal import harmless
 
 LINE_INTERVAL_SECONDS = 5.0  # between two plain lines, at least
@@ -204,13 +204,6 @@ def format_short(value: float) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def format_duration(seconds: float) -> str:
-    """Format 3,725 seconds as 1:02:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _progress_bar(stream: IO[str], title: str, total: int, unit: str) -> Any:

@@ -298,7 +298,7 @@ def _map_followed(
     return jax.tree.unflatten(jax.tree.structure(x), leaves)
 
 
-def _dtype(leaf: Any) -> Any:
+def _dtype(leaf: object) -> Any:
     return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
 
 
@@ -353,7 +353,7 @@ def _sum(xs: tuple[Array, ...], axis_name: AxisName, axes: Any = None) -> tuple[
 
 
 def _batch_moments(
-    x: Array, w: Array, anchor: Array, axis_name: AxisName, axes: Any = None
+    x: Array, w: Array, anchor: Array, axis_name: AxisName, axes: object = None
 ) -> tuple[Array, Array, Array, Array]:
     """Weight, mean, variance and the mean's residual over `axes` (None is all), in two passes about `anchor`."""
     x, w = jnp.where(w > 0, x, 0.0).astype(jnp.float32), w.astype(jnp.float32)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.base.numbers import format_interval, format_number
-from shoal.monitor.progress import format_duration
+from shoal.base.numbers import format_duration, format_interval, format_number
 from shoal.records import scores
 from shoal.records.json_files import read_json, report_wrong_types
 from shoal.reports.markup import Markup, breakable, element, join, table

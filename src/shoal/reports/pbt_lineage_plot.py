@@ -17,6 +17,10 @@ FAILED_COLOUR = COLOURS[1]
 COLOUR_MAP = "viridis"
 
 
+ANCESTORS = "ancestors of the best policy"
+FAILED = {"colors": FAILED_COLOUR, "linestyles": ":", "linewidths": 2.2}
+
+
 def plot_lineage(
     path: Path,
     exchanges: Sequence[Exchange],
@@ -46,39 +50,25 @@ def plot_lineage(
     figure = figures.new_figure(7.5, 1.2 + 2.8 * len(scales))
     panels = figure.subplots(len(scales), 1, squeeze=False, sharex=True)[:, 0]
     points = sorted(scores)
-    finite = np.concatenate([np.ravel(scores[updates]) for updates in points])
-    finite = finite[np.isfinite(finite)]
-    norm = Normalize(*(finite.min(), finite.max()) if finite.size else (0.0, 1.0))
+    norm = Normalize(*_range(np.concatenate([np.ravel(scores[updates]) for updates in points])))
     values = np.ravel([scores[updates] for updates in points[1:]])
     has_score = np.isfinite(values)
     for axes, (name, scale) in zip(panels, scales.items(), strict=True):
-        lines = _lines_of(exchanges, points, name, scale)
-        outline = _outline(best, best_updates, name, scale)
-        copies = _copies_of(exchanges, name, scale)
         size = np.array([steps_per_update, 1.0])
-        thin = LineCollection(list(copies * size), colors=COPY_COLOUR, linewidths=0.7)
-        thick = LineCollection(
-            list(outline * size),
-            colors=TEXT,
-            linewidths=5.0,
-            label="ancestors of the best policy" if best else None,
-        )
-        dotted = LineCollection(
-            list(lines[~has_score] * size),
-            colors=FAILED_COLOUR,
-            linestyles=":",
-            linewidths=2.2,
-            label=None if has_score.all() else "members that failed",
-        )
-        coloured = LineCollection(
-            list(lines[has_score] * size),
-            array=values[has_score],
-            cmap=COLOUR_MAP,
-            norm=norm,
-            linewidths=2.2,
-        )
-        for collection in (thin, thick, coloured, dotted):
-            axes.add_collection(collection)
+        lines = _lines_of(exchanges, points, name, scale) * size
+        outline = _outline(best, best_updates, name, scale) * size
+        copies = _copies_of(exchanges, name, scale) * size
+        collections: list[tuple[np.ndarray, dict[str, Any]]] = [
+            (copies, {"colors": COPY_COLOUR, "linewidths": 0.7}),
+            (outline, {"colors": TEXT, "linewidths": 5.0, "label": ANCESTORS if best else None}),
+            (
+                lines[has_score],
+                {"array": values[has_score], "cmap": COLOUR_MAP, "norm": norm, "linewidths": 2.2},
+            ),
+            (lines[~has_score], FAILED | {"label": None if has_score.all() else "members that failed"}),
+        ]
+        for ends, style in collections:
+            axes.add_collection(LineCollection(list(ends), **style))
         axes.autoscale()
         if scale != LINEAR:
             figures.set_log_ticks(axes.yaxis)
@@ -90,6 +80,12 @@ def plot_lineage(
     figures.add_legend_of(panels[0])
     figure.colorbar(ScalarMappable(norm, COLOUR_MAP), ax=list(panels), label="score at the next evaluation")
     figures.save(figure, path)
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    """Return the least and the largest finite number; 0 and 1 where there is none."""
+    finite = values[np.isfinite(values)]
+    return (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
 
 
 def _lines_of(exchanges: Sequence[Exchange], points: Sequence[int], name: str, scale: str) -> np.ndarray:

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
-from shoal.config import arguments, struct
-from shoal.monitor.listeners import check_listeners
-from shoal.monitor.loggers.requests import Loggers, check_loggers, companions_of
-from shoal.runs.policies.load import environment_of
-from shoal.runs.train.drive import Call
+from shoal.config import arguments
+from shoal.config.traced import on_host
+from shoal.envs.given import environment_of
+from shoal.monitor.loggers.requests import Loggers
 from shoal.runs.train.results import TrainedRun
+from shoal.runs.train.training import call_of
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
@@ -23,7 +23,7 @@ from shoal.types import Environment
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
 
-@struct.on_host
+@on_host
 def sweep(
     environment: str | Environment | None = None,
     *,
@@ -70,7 +70,7 @@ def sweep(
     return run_sweep(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
 
-@struct.on_host
+@on_host
 def tune(
     environment: str | Environment | None = None,
     *,
@@ -114,7 +114,7 @@ def tune(
     return run_tuning(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
 
-@struct.on_host
+@on_host
 def pbt(
     environment: str | Environment | None = None,
     *,
@@ -154,7 +154,7 @@ def pbt(
     return run_pbt(request, tuned, options, call_of(progress, listeners, loggers, film_every))
 
 
-@struct.on_host
+@on_host
 def replay(
     run: str | Path | TrainedRun,
     *,
@@ -173,20 +173,6 @@ def replay(
     """
     path = run.path if isinstance(run, TrainedRun) else arguments.path("run", run)
     return run_replay(path, settings, call_of(progress, listeners, loggers, film_every))
-
-
-def call_of(progress: Any, listeners: Any, loggers: Any, film_every: Any) -> Call:
-    """Return how a function calls for its runs, from its arguments.
-
-    Raises:
-      ShoalError: one of them is of a wrong type.
-    """
-    return Call(
-        progress=arguments.boolean("progress", progress),
-        listeners=check_listeners(listeners),
-        loggers=companions_of(check_loggers(loggers)),
-        film_every=arguments.whole_number("film_every", film_every, 0, arguments.LARGEST_INDEX),
-    )
 
 
 def _request(

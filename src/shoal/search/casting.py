@@ -8,9 +8,10 @@ from typing import Any
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
-from shoal.config.settings import Setting, options_of
+from shoal.config.schema import options_of
+from shoal.config.settings import Setting
+from shoal.config.values import cast_to_declared
 from shoal.records.members import ENVIRONMENT
-from shoal.runs.plan.experiment import cast_to_declared
 from shoal.search.distributions import Choice, Int
 from shoal.search.space import Space
 
@@ -84,7 +85,7 @@ def _check_distribution(space: Space, name: str, known: Mapping[str, Setting]) -
     if isinstance(kind, Choice) or name not in known:
         return
     members = options_of(known[name].declared)
-    if not {int, float} & set(members) or known[name].choice:
+    if not {int, float} & set(members) or known[name].field.choice:
         raise ShoalError(
             f"{name}={kind.to_json()} draws numbers, and {name} is not a number; give a list, such as "
             f"--grid {name}=A,B or choice:A:B."

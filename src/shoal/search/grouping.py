@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 import jax
 
 from shoal.base.errors import ShoalError
-from shoal.config import settings, struct
+from shoal.config import schema, settings, struct
 from shoal.config.settings import Setting
 from shoal.engine.population import member_layout
 from shoal.envs.base import Wrapper
 from shoal.records.directory import RunDirectory
 from shoal.records.members import ENVIRONMENT, Variant
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import placement, resume
 from shoal.search.space import Point
 from shoal.xla import machine
 
 # Settings of a run that may differ between the settings of a sweep; the others name places, or how members are judged.
-SIZES = ("num_envs", "num_steps", "total_steps", "reset", "reset_pool")
+SIZES = settings.names_where(RunConfig(), lambda setting: setting.field.use.in_sweep)
 
 
 class Candidate(NamedTuple):
@@ -50,7 +50,7 @@ class Request:
         environment, parameters = self.environment, {**self.environment_parameters, **chosen.parameters()}
         if environment is not None and not isinstance(environment, str) and parameters:
             environment, parameters = self._rebuilt(parameters), {}
-        return experiments.decide(
+        return decide(
             environment,
             algorithm=self.algorithm,
             environment_parameters=parameters,
@@ -209,7 +209,7 @@ def is_data(base: Experiment, name: str, value: Any) -> bool:
 def data_parameters(environment: Any) -> set[str]:
     """Return the names of an environment's fields, and of those inside its wrappers, that are numbers and data."""
     inner = data_parameters(environment.env) if isinstance(environment, Wrapper) else set()
-    types = settings.types_of(type(environment)) if struct.is_struct(environment) else {}
+    types = schema.types_of(type(environment)) if struct.is_struct(environment) else {}
     return inner | {name for name, declared in types.items() if declared is float} & set(
         struct.data_fields(environment) if types else ()
     )

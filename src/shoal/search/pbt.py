@@ -15,10 +15,11 @@ from shoal.config.struct import parameter
 from shoal.engine.population.pbt_exchange import PARTS
 from shoal.records.pbt_settings import Evolution, Tuned
 from shoal.records.run_config import RunConfig, check_at_least
-from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import pbt_run
-from shoal.runs.train.drive import Call, run_experiment
+from shoal.runs.train.drive import run_experiment
+from shoal.runs.train.planning import Call
 from shoal.runs.train.results import TrainedRun
 from shoal.search.distributions import Between, Int, read_distribution
 from shoal.search.grouping import Request
@@ -66,7 +67,7 @@ def decide_pbt(request: Request, tuned: Sequence[Tuned], options: PbtOptions) ->
         "on_nan": "freeze",
         "env_groups": 1,
     }
-    experiment = experiments.decide(
+    experiment = decide(
         request.environment,
         algorithm=request.algorithm,
         environment_parameters=request.environment_parameters,
@@ -152,14 +153,12 @@ def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None
       ShoalError: the run has no schedule, or a setting cannot work.
     """
     schedule = pbt_run.read_schedule(path)
-    saved = experiments.decide(None, config_file=path, overrides={})
+    saved = decide(None, config_file=path, overrides={})
     known = settings.settings_of(RunConfig())
     fresh: dict[str, Any] = {"seeds": known["seeds"].value, "seed": saved.run.seed + saved.run.seeds}
     fresh |= {"devices": 0, "run_dir": ""}
     for name in ("num_evals", "eval_every", "num_envs", "num_steps"):
         if name in overrides:
             raise ShoalError(f"{name} cannot differ in a replay, whose settings change at the same updates.")
-    experiment = experiments.decide(
-        None, config_file=path, evolution=schedule, overrides={**fresh, **overrides}
-    )
+    experiment = decide(None, config_file=path, evolution=schedule, overrides={**fresh, **overrides})
     return run_experiment(experiment, call)

@@ -16,7 +16,7 @@ from shoal.records.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.records.json_files import read_json, read_number, write_json
 from shoal.records.members import members_of_config
 from shoal.records.search_files import CONFIRMATION, MEMBERS, WINNER
-from shoal.records.summary import device, interval_lines, versions
+from shoal.records.summary import interval_lines
 from shoal.reports import figures
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import placement
@@ -25,6 +25,7 @@ from shoal.search.grouping import Planned, devices_alone
 from shoal.search.ranking import MemberResult, Ranked, rank
 from shoal.search.space import Space
 from shoal.search.sweep_directory import SweepDirectory
+from shoal.xla.facts import device, versions
 
 SCHEMA = 2
 SHOWN = 3  # settings with curves, of the best and of the worst

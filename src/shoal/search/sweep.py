@@ -29,7 +29,8 @@ from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies.load import load
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import compiled_trainer, memory_limits, placement, resume
-from shoal.runs.train.drive import Call, is_metric_name, run_experiment
+from shoal.runs.train.drive import run_experiment
+from shoal.runs.train.planning import Call, is_metric_name
 from shoal.search import memory_fit, search_report
 from shoal.search.casting import cast_space
 from shoal.search.grouping import (

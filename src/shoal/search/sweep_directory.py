@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
-from shoal.config import arguments
+from shoal.config import arguments, settings
 from shoal.records import new_directory
 from shoal.records.json_files import read_json, report_wrong_types, to_jsonable, write_json
+from shoal.records.run_config import RunConfig
 from shoal.records.search_files import SWEEP, holds_sweep
-from shoal.runs.train.resume import DESCRIPTIVE
 
 SCHEMA = 1
 
@@ -84,7 +84,7 @@ class SweepDirectory:
 def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Raise ShoalError, with the first difference, unless a directory holds the sweep that is asked for."""
     before, now = flatten(saved), flatten(asked)
-    descriptive = {f"run.{name}" for name in DESCRIPTIVE}
+    descriptive = {f"run.{x}" for x in settings.names_where(RunConfig(), lambda x: x.field.use.describes)}
     for name in [*before, *(name for name in now if name not in before)]:
         if name not in descriptive and before.get(name) != now.get(name):
             raise ShoalError(

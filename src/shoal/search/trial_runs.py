@@ -17,7 +17,7 @@ from shoal.config.struct import parameter
 from shoal.records.lock import Lock
 from shoal.records.search_files import SWEEP
 from shoal.runs.train import placement
-from shoal.runs.train.drive import Call
+from shoal.runs.train.planning import Call
 from shoal.search import memory_fit, optuna_study, search_report, sweep, tune
 from shoal.search.grouping import Candidate, Group, Planned, Request, group_candidates
 from shoal.search.ranking import MemberResult

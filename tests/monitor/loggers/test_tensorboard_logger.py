@@ -78,6 +78,7 @@ def test_films_and_pictures_are_images(log, run_path, pictures):
     assert film.encoded_image_string == Path(pictures[0][1]).read_bytes()
 
 
+@pytest.mark.full
 def test_another_run_of_the_same_name_has_another_directory(log, tmp_path):
     log("tensorboard", 0, 10, arguments={"dir": "boards"})
     log("tensorboard", 0, 10, arguments={"dir": "boards"})
@@ -145,6 +146,7 @@ def test_the_server_shows_one_point_a_step_hyper_parameters_and_a_moving_film(
         server.wait()
 
 
+@pytest.mark.full
 def test_series_have_folders_of_their_own_and_numbers_any_name(log, run_path):
     told = log("tensorboard", 0, 10, members=3, names=ODD_NAMES, kill=True)
     again = log("tensorboard", 10, 20, members=3, names=ODD_NAMES, state=told["state"])

@@ -75,6 +75,7 @@ def stored(path, told):
     return {name: Stored(path, number) for name, number in told["state"]["ids"].items()}
 
 
+@pytest.mark.full
 def test_has_a_run_for_each_series_in_a_group_with_its_settings(log, run_path, summary):
     arguments = {"project": "fish", "entity": "sea", "tags": "small, blue", "notes": "Trying."}
     told = log("wandb", 0, 20, members=2, arguments=arguments, summary=summary)
@@ -142,6 +143,7 @@ def test_wandb_sync_sends_what_was_logged_offline(log, run_path, tmp_path):
     assert [row["global_step"] for row in rows] == [100 * row for row in range(40)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("environment", [{"WANDB_SWEEP_ID": "s"}, {"WANDB_RUN_ID": "agents"}], ids=str)
 @pytest.mark.quick("{'WANDB_SWEEP_ID': 's'}")
 def test_an_agent_has_one_run(log, environment, run_path):
@@ -165,6 +167,7 @@ def test_logs_films_pictures_and_the_best_policy(log, run_path, pictures):
     assert list(run_path.glob("loggers/wandb/*/files/media/images/learning_curve*.png"))
 
 
+@pytest.mark.full
 def test_requires_a_key_before_anything_is_logged(log):
     told = log("wandb", only_check=True, env={"WANDB_MODE": None})
     assert told["error"].startswith("W&B has no API key for https://")
@@ -226,6 +229,7 @@ def test_what_wandb_refuses_is_changed_and_stays_distinct(log, run_path):
     )
 
 
+@pytest.mark.full
 def test_an_agent_stays_in_its_project(log, run_path):
     told = log("wandb", 0, 1, env={"WANDB_PROJECT": "agents"})
     assert stored(run_path, told)[""].run.project == "agents"

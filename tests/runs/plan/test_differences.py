@@ -7,10 +7,9 @@ import pytest
 from tiny_bandit import BanditConfig
 
 from shoal.config.struct import struct
-from shoal.runs.plan import experiment as plan
 from shoal.runs.plan import presets
-from shoal.runs.plan.differences import differences, directory_words
-from shoal.runs.plan.experiment import decide
+from shoal.runs.plan.decide import decide
+from shoal.runs.plan.differences import directory_words
 from shoal.runs.train.resume import config_json
 
 
@@ -38,14 +37,14 @@ from shoal.runs.train.resume import config_json
 )
 def test_a_run_is_told_apart_by_what_is_not_the_presets(environment, parameters, overrides, found, words):
     experiment = decide(environment, environment_parameters=parameters, overrides=overrides)
-    assert differences(experiment) == found
+    assert experiment.differences == found
     assert directory_words(experiment) == words
 
 
 def test_what_a_config_file_says_differs_from_the_preset_too(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("[ppo]\ngamma = 0.5")
-    assert differences(decide("CartPole-v1", config_file=path, overrides={}))["gamma"] == 0.5
+    assert decide("CartPole-v1", config_file=path, overrides={}).differences["gamma"] == 0.5
 
 
 def test_a_run_differs_from_the_preset_of_its_own_time(tmp_path, monkeypatch):
@@ -56,14 +55,14 @@ def test_a_run_differs_from_the_preset_of_its_own_time(tmp_path, monkeypatch):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(saved))
     later = {"gamma": 0.5, "learning_rate": 0.25}
-    monkeypatch.setattr(plan, "preset", lambda *_, **__: later)
+    monkeypatch.setattr("shoal.runs.plan.defaults.preset", lambda *_, **__: later)
     again = decide(None, config_file=file, overrides={})
-    assert again.preset == now.preset and differences(again) == saved["settings"] == {"gamma": 0.5}
+    assert again.preset == now.preset and again.differences == saved["settings"] == {"gamma": 0.5}
     assert config_json(again, again)["preset"] == now.preset
     assert decide(None, config_file=file, algorithm="dqn", overrides={}).preset == later
     del saved["preset"]
     file.write_text(json.dumps(saved))
-    assert "learning_rate" in differences(decide(None, config_file=file, overrides={}))
+    assert "learning_rate" in decide(None, config_file=file, overrides={}).differences
 
 
 def test_a_name_of_many_settings_is_short():
@@ -76,7 +75,7 @@ def test_a_name_of_many_settings_is_short():
         "max_grad_norm": 6.0,
     }
     experiment = decide("CartPole-v1", overrides=overrides)
-    assert differences(experiment).keys() == overrides.keys()
+    assert experiment.differences.keys() == overrides.keys()
     assert len(directory_words(experiment)) < 70
 
 
@@ -90,5 +89,5 @@ def test_an_algorithm_that_cannot_be_imported_or_made_without_arguments_does_no_
         needed: int
 
     experiment = decide("CartPole-v1", algorithm=Local(step_size=0.25), overrides={})
-    assert differences(experiment) == {"step_size": 0.25}
-    assert differences(dataclasses.replace(experiment, config=Wanting(needed=1))) == {}
+    assert experiment.differences == {"step_size": 0.25}
+    assert dataclasses.replace(experiment, config=Wanting(needed=1)).differences == {}

@@ -11,20 +11,23 @@ import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
-from shoal import api, envs
+from shoal import envs
 from shoal.algos.policy_gradient import A2CConfig
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.base.imports import load_function
 from shoal.config import struct
 from shoal.config.settings import flat, with_settings
+from shoal.config.values import cast_to_declared
 from shoal.envs.base import Wrapper
 from shoal.nets.actor_critic import ActorCritic
 from shoal.records.directory import RunDirectory
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan import experiment as plan
-from shoal.runs.plan.experiment import decide
+from shoal.runs.plan.config_files import read_config
+from shoal.runs.plan.decide import decide
 from shoal.runs.plan.presets import preset
+from shoal.runs.train.placement import place
+from shoal.runs.train.training import train
 
 PRESET = preset("CartPole-v1", "ppo")
 CARTPOLE = {name: declared.default for name, declared in envs.parameters_of("CartPole-v1").items()}
@@ -249,7 +252,7 @@ def test_sizes_and_infinities_come_back_as_they_were(tmp_path):
 def test_a_setting_that_follows_another_one_is_written_so(tmp_path):
     """None stays None in the file, though what is trained has a number: a change of the other is then followed."""
     path = tmp_path / "config.json"
-    _, placed = api.place(decide("CartPole-v1", overrides={"seeds": 1, "learning_rate": 2e-3, "devices": 1}))
+    _, placed = place(decide("CartPole-v1", overrides={"seeds": 1, "learning_rate": 2e-3, "devices": 1}))
     assert placed.config.optimization.critic_learning_rate == 2e-3
     path.write_text(json.dumps(placed.as_json()))
     assert json.loads(path.read_text())["algorithm"]["critic_learning_rate"] is None
@@ -275,7 +278,7 @@ def test_a_config_that_was_written_by_hand(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     decided = decide(None, config_file=tmp_path / name, overrides={})
     assert (decided.environment_name, decided.algorithm, decided.run.seeds) == ("Pendulum-v1", "a2c", 3)
-    assert decided.settings_from == "config file"
+    assert decided.defaults.origin == "config file"
     assert decided.config == A2CConfig()
 
 
@@ -310,7 +313,7 @@ def test_a_mistake_in_a_toml_file_is_one_sentence(tmp_path, text, sentence):
 
 def test_an_experiment_says_where_its_settings_are_from():
     origins = [
-        decide(name, use_preset=preset, overrides={}).settings_from
+        decide(name, use_preset=preset, overrides={}).defaults.origin
         for name, preset in (("CartPole-v1", True), ("CartPole-v1", False), ("MiniGrid-LockedRoom", True))
     ]
     assert origins == ["preset", "defaults", "defaults"]
@@ -380,7 +383,7 @@ def test_an_unknown_name_suggests_the_nearest(arguments, sentence):
 def test_a_file_that_is_no_config(tmp_path, text, sentence):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ShoalError, match="config file .*" + sentence):
-        plan.read_config(tmp_path)
+        read_config(tmp_path)
 
 
 def test_a_setting_that_a_file_has_and_no_version_knows(tmp_path):
@@ -433,12 +436,15 @@ def test_an_algorithm_has_defaults_of_the_run(tmp_path):
 
 def test_functions_are_given_or_named():
     assert load_function("score", decide) is decide
-    assert load_function("score", "shoal.runs.plan.experiment:decide") is decide
+    assert load_function("score", "shoal.runs.plan.decide:decide") is decide
     for value, sentence in (
         (3, "score=3 is not a function."),
         ("nowhere:f", "there is no module 'nowhere'"),
-        ("shoal.runs.plan.experiment:SCHEMA", "score='shoal.runs.plan.experiment:SCHEMA' is not a function."),
-        ("shoal.runs.plan.experiment:decid", "did you mean 'decide'"),
+        (
+            "shoal.runs.plan.config_files:SCHEMA",
+            "score='shoal.runs.plan.config_files:SCHEMA' is not a function.",
+        ),
+        ("shoal.runs.plan.decide:decid", "did you mean 'decide'"),
     ):
         with pytest.raises(ShoalError, match=sentence):
             load_function("score", value)
@@ -459,7 +465,7 @@ def test_functions_are_given_or_named():
     ],
 )
 def test_numbers_are_taken_as_their_field_declares_them(given, name, value):
-    decided = plan.decide("CartPole-v1", overrides=given)
+    decided = decide("CartPole-v1", overrides=given)
     found = (flat(decided.run) | flat(decided.config))[name]
     assert found == value and type(found) is type(value)
     if isinstance(value, tuple):
@@ -476,14 +482,14 @@ def test_numbers_are_taken_as_their_field_declares_them(given, name, value):
 )
 def test_what_is_no_whole_number_is_not_made_one(given, sentence):
     with pytest.raises(ShoalError) as error:
-        plan.decide("CartPole-v1", overrides=given).validate()
+        decide("CartPole-v1", overrides=given).validate()
     assert str(error.value) == sentence
 
 
 @pytest.mark.parametrize("value", ["x", None, [3]])
 def test_a_batch_that_is_no_number_is_refused_before_threads_are_chosen(value, tmp_path):
     with pytest.raises(ShoalError, match=r"batch_size=.* is not a whole number"):
-        api.train("CartPole-v1", algorithm="dqn", batch_size=value, run_dir=tmp_path)
+        train("CartPole-v1", algorithm="dqn", batch_size=value, run_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -499,5 +505,5 @@ def test_a_batch_that_is_no_number_is_refused_before_threads_are_chosen(value, t
     ],
 )
 def test_a_number_beside_none(value, declared, expected):
-    found = plan.cast_to_declared(value, declared)
+    found = cast_to_declared(value, declared)
     assert found == expected and type(found) is type(expected)

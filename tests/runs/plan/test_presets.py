@@ -10,8 +10,8 @@ from shoal.config.settings import settings_of
 from shoal.envs.suites.families import FAMILIES
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan import presets
-from shoal.runs.plan.experiment import decide
-from shoal.runs.train import drive as train
+from shoal.runs.plan.decide import decide
+from shoal.runs.train import planning
 
 ENTRIES = [
     (environment, algorithm, name, value)
@@ -70,6 +70,6 @@ def test_a_preset_of_more_than_ten_minutes_says_so_before_it_begins(capsys):
         ("gymnax/Breakout-MinAtar", {"seeds": 1}, False),
     ):
         plan = SimpleNamespace(experiment=decide(name, overrides=overrides))
-        train._note_duration(plan, train.Call())
+        planning._note_duration(plan, planning.Call())
         said = capsys.readouterr().err
         assert ("19,988,480 steps take 64 minutes" in said) == is_long == bool(said)

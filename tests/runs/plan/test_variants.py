@@ -13,11 +13,11 @@ from shoal.base.errors import ShoalError
 from shoal.engine.run import ProgramSettings
 from shoal.records import members
 from shoal.records.directory import RunDirectory
-from shoal.runs.plan.experiment import decide
+from shoal.runs.plan.decide import decide
 from shoal.runs.policies.evaluate import evaluate_run
 from shoal.runs.train import compiled_trainer
 from shoal.runs.train.checkpointing import RunSupervisor
-from shoal.runs.train.compiled_trainer import Pacer
+from shoal.runs.train.pacing import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

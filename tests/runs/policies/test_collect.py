@@ -6,7 +6,7 @@ import scipy.stats
 
 import shoal
 from shoal import environment, restart, transition
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_settings
 from shoal.config.struct import as_arrays
@@ -69,6 +69,7 @@ class Masked:
         return {"mask": mask.astype(jnp.float32), "time": time}
 
 
+@pytest.mark.full
 def test_statistics_are_those_of_the_data(tmp_path):
     result = shoal.rollout("CartPole-v1", num_envs=16, num_steps=120, save=tmp_path / "x.npz", seed=3)
     found = episodes_of(result.data)
@@ -87,6 +88,7 @@ def test_statistics_are_those_of_the_data(tmp_path):
     assert result.steps_per_second == pytest.approx(result.steps / result.seconds)
 
 
+@pytest.mark.full
 def test_the_file_holds_the_data_and_nothing_is_left_beside_it(tmp_path):
     path = tmp_path / "new" / "x.npz"
     result = shoal.rollout("Pendulum-v1", num_envs=6, num_steps=10, save=path)
@@ -104,6 +106,7 @@ def test_the_file_holds_the_data_and_nothing_is_left_beside_it(tmp_path):
             np.testing.assert_array_equal(x, result.data[name])
 
 
+@pytest.mark.full
 def test_action_t_leads_from_observation_t_to_the_next(tmp_path):
     data = shoal.rollout("MountainCar-v0", num_envs=4, num_steps=250, save=tmp_path / "x.npz").data
     position, velocity = np.moveaxis(data["observations"][:-1], -1, 0).astype(np.float64)
@@ -118,6 +121,7 @@ def test_action_t_leads_from_observation_t_to_the_next(tmp_path):
     assert np.all(data["discounts"] == 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("acting", ["random", "sampled"])
 @pytest.mark.quick("sampled")
 def test_devices_do_not_change_what_is_collected(tmp_path, acting):
@@ -141,6 +145,7 @@ def test_devices_do_not_change_what_is_collected(tmp_path, acting):
         np.testing.assert_array_equal(both.data["actions"], one.data["actions"])
 
 
+@pytest.mark.full
 def test_chunks_do_not_change_what_is_collected(tmp_path, monkeypatch):
     def collected():
         return shoal.rollout("Pendulum-v1", num_envs=4, num_steps=401, save=tmp_path / "x.npz")
@@ -169,6 +174,7 @@ def test_random_actions_are_uniform_and_of_their_own(tmp_path):
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.full
 def test_only_legal_actions_are_drawn_and_all_of_them(tmp_path):
     data = shoal.rollout(Masked(), num_envs=8, num_steps=300, save=tmp_path / "x.npz").data
     legal = np.take_along_axis(data["action_masks"][:-1], data["actions"][..., None], -1)
@@ -183,6 +189,7 @@ def test_only_legal_actions_are_drawn_and_all_of_them(tmp_path):
     assert np.all(np.abs(counts - share.sum(0)) < 4 * deviation)
 
 
+@pytest.mark.full
 def test_a_greedy_policy_takes_its_mode_and_a_sampled_one_does_not(tmp_path):
     policy = untrained(shoal.make("CartPole-v1"))
     data = {
@@ -198,6 +205,7 @@ def test_a_greedy_policy_takes_its_mode_and_a_sampled_one_does_not(tmp_path):
         assert agree == 1.0 if greedy else 0.3 < agree < 0.9
 
 
+@pytest.mark.full
 def test_a_policy_with_memory_keeps_one_for_each_environment(tmp_path):
     env = shoal.make("Pendulum-v1")
     settings = {"correlated_noise": True, "noise_correlation": 0.99, "action_scaling": "clip"}
@@ -218,6 +226,7 @@ def test_nothing_ended_is_not_a_number():
     assert np.isnan([result.return_mean, result.length_mean, result.terminated]).all()
 
 
+@pytest.mark.full
 def test_a_file_that_is_there_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
     path = tmp_path / "x.npz"
     path.write_bytes(b"old")

@@ -135,7 +135,7 @@ def test_functions_act_for_their_roles():
         (
             (lambda observation, key: jnp.zeros(2, jnp.int32), "random"),
             {"environment": "probe/team"},
-            r"returns actions of shape \(2,\) for 3 agents with action_space=Discrete\(n=3\); it must be \(3,\)",
+            r"returns actions of shape \(2,\) for 3 agents with action_space=Discrete\(n=3\); it must return",
         ),
     ],
 )

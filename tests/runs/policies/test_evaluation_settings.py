@@ -32,7 +32,7 @@ def train(path, env=None, **settings):
 
 
 def text(run):
-    return shoal.api.result_text(dict(run.summary), run.path)
+    return shoal.monitor.run_report.result_text(dict(run.summary), run.path)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def usual(tmp_path_factory):
     return train(tmp_path_factory.mktemp("usual") / "run")
 
 
+@pytest.mark.quick("0-1")
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("absolute", [-1, 0])
 def test_without_evaluations_the_last_policy_is_the_best(usual, tmp_path, devices, absolute):
@@ -78,6 +79,7 @@ def test_the_best_policies_are_evaluated_again_on_as_many_episodes_as_asked_for(
     assert none.policy().parameters.shape == (2,)
 
 
+@pytest.mark.quick("settings1")
 @pytest.mark.parametrize("settings", [{}, {"eval_every": "never"}])
 def test_variants_are_ranked_by_their_last_evaluation_where_the_best_have_none(tmp_path, settings):
     variants = {"frozen": {"step_size": 0.0}, "fast": {"step_size": 5.0}}
@@ -156,7 +158,7 @@ def test_a_search_needs_the_evaluation_by_which_it_ranks(tmp_path):
 
 def test_trials_have_consecutive_episodes_already():
     with pytest.raises(ShoalError, match="2 consecutive episodes cannot be played of trials"):
-        shoal.api.decide(
+        shoal.runs.plan.decide.decide(
             "CartPole-v1", environment_parameters={"trial_episodes": 3}, overrides={"eval_consecutive": 2}
         ).validate()
 

@@ -9,7 +9,7 @@ import pytest
 from tiny_worlds import assert_equal, populate, values
 
 from shoal import envs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_settings
 from shoal.records.directory import RunDirectory

@@ -236,6 +236,7 @@ def test_grids_keep_their_colours(tmp_path):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.quick("CartPole-v1")
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"])
 def test_classic_worlds_keep_their_colours(name, tmp_path):
     """With the caption, and in states all over the world."""

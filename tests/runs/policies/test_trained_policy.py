@@ -8,7 +8,7 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
 from shoal import envs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings

@@ -26,7 +26,7 @@ from shoal.records.run_config import RunConfig
 from shoal.runs.train import checkpointing
 from shoal.runs.train import resume as resume_rules
 from shoal.runs.train.checkpointing import RunSupervisor
-from shoal.runs.train.compiled_trainer import Pacer
+from shoal.runs.train.pacing import Pacer
 from shoal.types import Learner, spec_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")

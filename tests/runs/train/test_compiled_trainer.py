@@ -20,7 +20,7 @@ from shoal.nets.networks import NetworkConfig
 from shoal.records.history import History, Seconds
 from shoal.records.members import members_of
 from shoal.records.run_config import RunConfig
-from shoal.runs.train import compiled_trainer
+from shoal.runs.train import compiled_trainer, pieces
 from shoal.types import Mean
 
 RUN = RunConfig(
@@ -71,11 +71,12 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
         layout,
         initialise=initialise,
     )
-    absolute = compiled_trainer.compile_absolute(compiled_run, 10 * run.eval_episodes)
-    result = compiled_trainer.train_population(compiled_run, run, recorder)
-    return compiled_trainer.with_absolute_metric(result, absolute), recorder.calls
+    absolute = pieces.compile_absolute(compiled_run, 10 * run.eval_episodes)
+    result = pieces.train_population(compiled_run, run, recorder)
+    return pieces.with_absolute_metric(result, absolute), recorder.calls
 
 
+@pytest.mark.quick("three")
 @pytest.mark.parametrize(
     ("config", "seeds", "devices", "groups"),
     [
@@ -100,8 +101,8 @@ def test_an_update_is_traced_once(monkeypatch, config, seeds, devices, groups):
         jnp.full(seeds, run.total_updates, jnp.int32),
     )
     loop._update_traced_once.clear_cache()
-    traces, update = [], loop._update
-    monkeypatch.setattr(loop, "_update", lambda *arguments: traces.append(1) or update(*arguments))
+    traces, roll_out = [], loop.rollout
+    monkeypatch.setattr(loop, "rollout", lambda *arguments: traces.append(1) or roll_out(*arguments))
     start = populations.start_program(loop.start_training, settings, layout)
     shapes = populations.population_shapes(start, arguments, settings, layout)
     populations.run_program(loop.train, settings, layout).trace(shapes, jnp.int32(1), jnp.bool_(True))
@@ -113,6 +114,7 @@ def done():
     return train_population(ActionReward())
 
 
+@pytest.mark.full
 def test_the_whole_budget_is_trained_and_told(done):
     result, calls = done
     assert [(kind, updates) for kind, updates, _ in calls] == [
@@ -151,12 +153,13 @@ def test_a_member_that_trains_no_further_has_no_metrics(done):
     history = History(updates=7, logged=6, seconds=Seconds(0.0, 1.0, 0.0))
     for fault in (STOPPED, 7):
         faulty = dataclasses.replace(population, fault=jnp.array([NOWHERE, fault]))
-        compiled_trainer._report_training(faulty, RUN, dataclasses.replace(history), recorder)
+        pieces._report_training(faulty, RUN, dataclasses.replace(history), recorder)
         _, _, metrics = recorder.calls[-1]
-        for name, x in compiled_trainer.mean_metrics(population.metrics).items():
+        for name, x in pieces.mean_metrics(population.metrics).items():
             np.testing.assert_array_equal(metrics[name], [x[0], np.nan])
 
 
+@pytest.mark.full
 def test_a_state_without_entries_is_trained_on_two_devices():
     run = RunConfig(seeds=1, num_envs=2, num_steps=4, total_steps=16, num_evals=1, eval_episodes=4)
     result, _ = train_population(WithEmptyState(ActionReward()), run, groups=2)
@@ -169,6 +172,7 @@ def test_the_time_is_told_apart(done):
     assert result.seconds._fields == ("compile", "train", "evaluate")
 
 
+@pytest.mark.full
 def test_a_population_may_begin_from_elsewhere():
     seen = []
 
@@ -200,7 +204,7 @@ def test_numbers_are_stacked_and_cast():
 
 def test_a_mean_of_nothing_is_nan_without_a_warning():
     metrics = {"a": Mean(jnp.array([6.0, 0.0]), jnp.array([3.0, 0.0]))}
-    np.testing.assert_array_equal(compiled_trainer.mean_metrics(metrics)["a"], [2.0, np.nan])
+    np.testing.assert_array_equal(pieces.mean_metrics(metrics)["a"], [2.0, np.nan])
 
 
 def test_settings_are_the_runs():

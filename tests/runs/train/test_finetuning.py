@@ -11,7 +11,7 @@ from tiny_bandit import BanditConfig
 from tiny_worlds import SMALL, populate, values
 
 from shoal import envs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
@@ -76,6 +76,7 @@ def test_parameters_and_normalisers_are_taken_over_and_nothing_else(source, seed
     assert new.updates.tolist() == [1] * len(seeds)
 
 
+@pytest.mark.quick("settings1-'reward/count' was saved there")
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -141,7 +142,7 @@ class Changed:
         ("none", "from='x' cannot be used with algorithm='mine:Config': its Algorithm has no `inherit`"),
         (
             "widened",
-            r"algorithm='mine:Config': `inherit` returns a learner in which 'shared/baseline' is float32\[2\]",
+            r".*widened \(.*test_finetuning.py, line \d+\) returns a learner whose 'shared/baseline' is float32\[2\]",
         ),
     ],
 )
@@ -151,6 +152,7 @@ def test_an_algorithm_that_cannot_start_from_another_run_says_so(kind, words):
         finetuning.check_inherit(shapes(Changed(kind)), leaves, "mine:Config", "x")
 
 
+@pytest.mark.full
 def test_inherit_is_of_one_member_and_each_has_its_own_config():
     """Two members of different step sizes take over what they did before, each with its own numbers."""
     population, _ = populate(ENV, BanditConfig(), (0, 1))

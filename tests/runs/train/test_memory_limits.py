@@ -8,15 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from shoal import api
 from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.engine.population import member_layout
 from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import batch_of, start
+from shoal.runs.plan.decide import decide
 from shoal.runs.train import compiled_trainer, memory_limits
 from shoal.runs.train.memory_limits import MemoryShare, Sizes, UnitBytes
+from shoal.runs.train.placement import check_memory, place
 from shoal.types import Clock, spec_of
 from shoal.xla import machine
 
@@ -52,8 +53,8 @@ def placed(**overrides):
         "num_minibatches": 1,
         "devices": 1,
     }
-    devices, decided = api.place(
-        api.decide("CartPole-v1", algorithm=KeepsRows, overrides=sizes | {"eval_episodes": 3} | overrides)
+    devices, decided = place(
+        decide("CartPole-v1", algorithm=KeepsRows, overrides=sizes | {"eval_episodes": 3} | overrides)
     )
     settings = compiled_trainer.program_settings(decided.run, 1, "return_mean", None)
     return decided, settings, member_layout.lay_out(devices[:1], decided.run.seeds, 1)
@@ -72,6 +73,7 @@ def real_bytes(tree):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "overrides", [{}, {"reset": "pool", "reset_pool": 6}, {"core": "gru", "core_size": 8}]
 )
@@ -79,7 +81,7 @@ def real_bytes(tree):
 def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollout(overrides):
     decided, settings, _ = placed(**overrides)
     arguments = jax.tree.map(jax.numpy.asarray, (decided.environment, decided.config))
-    arguments = jax.random.key(0), *map(api.struct.as_arrays, arguments)
+    arguments = jax.random.key(0), *map(struct.as_arrays, arguments)
     run = jax.jit(lambda *arguments: start(*arguments, 1, settings))(*arguments)
     shapes = compiled_trainer.member_shapes(decided.environment, decided.config, settings)
     sizes = sizes_of(decided.run, settings)
@@ -122,6 +124,7 @@ def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
     }
 
 
+@pytest.mark.quick("overrides2-1-num_steps-None")
 @pytest.mark.parametrize(
     "overrides,gigabytes,name,smaller",
     [
@@ -138,19 +141,19 @@ def test_what_is_refused_names_a_size_that_is_not_refused(monkeypatch, overrides
     with pytest.raises(
         ShoalError, match=rf"^{name}=.* needs at least .*, and this process may have 1 GB; {name}="
     ) as error:
-        api.check_memory(*placed(**overrides))
+        check_memory(*placed(**overrides))
     hint = str(error.value).split(f"; {name}=")[1].split(" is about")[0].split(" could fit")[0]
     works = tuple(int(x) for x in hint.strip("(),").split(",")) if smaller else int(hint)
-    api.check_memory(*placed(**overrides | {name: works}))
+    check_memory(*placed(**overrides | {name: works}))
     more = tuple(2 * x for x in works) if smaller else round(1.2 * works)
     with pytest.raises(ShoalError, match=f"^({name}|seeds)="):  # the nearest: hardly more is refused again
-        api.check_memory(*placed(**overrides | {name: more}))
+        check_memory(*placed(**overrides | {name: more}))
 
 
 def test_no_size_is_named_where_none_would_fit(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda device=None: 10**8)
     with pytest.raises(ShoalError, match=r"^buffer_size=.* may have 100 MB\.$"):
-        api.check_memory(*placed(buffer_size=10**8, keeps_more=True))
+        check_memory(*placed(buffer_size=10**8, keeps_more=True))
 
 
 def test_what_fits_is_not_refused(monkeypatch):
@@ -163,13 +166,13 @@ def test_what_fits_is_not_refused(monkeypatch):
         )
     )
     monkeypatch.setattr(machine, "available_memory", lambda device=None: bound)
-    api.check_memory(decided, settings, layout)
+    check_memory(decided, settings, layout)
     monkeypatch.setattr(machine, "available_memory", lambda device=None: bound - 1)
     with pytest.raises(ShoalError):
-        api.check_memory(decided, settings, layout)
+        check_memory(decided, settings, layout)
     # Nothing is known of the machine.
     monkeypatch.setattr(machine, "available_memory", lambda device=None: None)
-    api.check_memory(*placed(seeds=10**6))
+    check_memory(*placed(seeds=10**6))
 
 
 def test_memory_that_runs_out_is_one_sentence():

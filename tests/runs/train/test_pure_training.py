@@ -14,7 +14,7 @@ from tiny_bandit import BanditConfig
 
 import shoal
 from shoal.algos.catalogue import algorithms, config_class
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 from shoal.config.settings import settings_of, with_settings
 from shoal.envs import registry
@@ -67,6 +67,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_evals", [0, 3])
 @pytest.mark.quick("3-cartpole", "3-own algorithm")
@@ -106,6 +107,7 @@ def test_without_a_config_the_preset_is_taken_and_its_policy_acts(tmp_path):
     assert_equal(policy((), observations), expected((), observations))
 
 
+@pytest.mark.full
 def test_keys_are_mapped_and_nothing_is_written(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     train = shoal.make_train("CartPole-v1", CARTPOLE, **SMALL, num_updates=4, num_evals=2)
@@ -119,6 +121,7 @@ def test_keys_are_mapped_and_nothing_is_written(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_configs_are_mapped():
     """Single floats, and all of them; each member is its own run."""
 
@@ -219,6 +222,7 @@ def traced(function):
     jax.eval_shape(lambda x: (function(x), x)[1], jnp.float32(1))
 
 
+@pytest.mark.full
 def test_each_setting_is_data_or_refused_by_name():
     """Refused before anything is traced, and no later training of the process suffers from it."""
     owners, run = set(), settings_of(RunConfig())
@@ -393,6 +397,7 @@ def test_settings_that_are_not_traced_are_checked_beside_traced_ones():
         jax.eval_shape(made, 1e-3)
 
 
+@pytest.mark.quick("ppo-settings2")
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
@@ -419,6 +424,7 @@ def test_any_float_may_be_traced(algorithm, settings):
         assert jax.eval_shape(made, jax.tree.map(jnp.float32, given)) is not None
 
 
+@pytest.mark.full
 def test_no_ring_goes_through_the_conditional_of_evaluations():
     """A conditional that received and returned the rings would copy them in each update."""
     rings = {"buffer_size": 4 * 997, "learning_starts": 8, "batch_size": 8}

@@ -23,7 +23,7 @@ from shoal.records.lock import Lock
 from shoal.runs.policies import evaluate
 from shoal.runs.train import resume as resuming
 from shoal.runs.train.checkpointing import RunSupervisor
-from shoal.runs.train.compiled_trainer import Pacer
+from shoal.runs.train.pacing import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -365,7 +365,9 @@ def test_the_numbers_of_an_environment_are_held_by_a_checksum():
     """A table may come from a file, whose name stays when its content changes."""
 
     def checksum(bonus):
-        experiment = shoal.api.decide(Halves(bonus=bonus), algorithm=BanditConfig(), overrides={})
+        experiment = shoal.runs.plan.decide.decide(
+            Halves(bonus=bonus), algorithm=BanditConfig(), overrides={}
+        )
         return resuming.identity_of(experiment, resuming.as_json(experiment))["environment"]["sha256"]
 
     assert checksum(1.0) == checksum(1.0) != checksum(2.0)

@@ -13,8 +13,8 @@ from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import flat, with_settings
-from shoal.nets import torsos
-from shoal.runs.plan.experiment import decide
+from shoal.nets import torso_choice
+from shoal.runs.plan.decide import decide
 from shoal.types import EnvSpec, spec_of
 from shoal.types.spaces import Box, Dict, Discrete
 
@@ -56,6 +56,7 @@ def kernels(tree):
     return {k.removesuffix("/value"): x.shape for k, x in leaves.items() if "kernel" in k}
 
 
+@pytest.mark.full
 def test_a_torso_of_ones_own_trains_resumes_and_comes_back(tmp_path):
     asked = dict(
         encoder=[NAME, "mlp"], critic_encoder="flatten", frequencies=5, gain=0.5, encoder_features=(6,)
@@ -86,7 +87,7 @@ def test_the_settings_of_a_torso_are_found_from_names_files_and_flags(tmp_path):
     assert "frequencies" not in flat(other.config)
     given = with_settings(PPOConfig(), encoder=Waves(frequencies=2), critic_encoder="mlp")
     assert flat(given)["encoder"] == NAME and flat(given)["frequencies"] == 2
-    assert torsos.name_of(with_settings(given, encoder="mlp,mlp").network.encoder) == "mlp,mlp"
+    assert torso_choice.name_of(with_settings(given, encoder="mlp,mlp").network.encoder) == "mlp,mlp"
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,18 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name, import_object
 from shoal.config import arguments, struct
+from shoal.config.traced import on_host
 from shoal.engine.players import RandomPlayer, ScriptedPlayer, Side, play_pairs
 from shoal.envs.describing import describe
+from shoal.envs.given import environment_of
 from shoal.monitor.progress import ignore_text
 from shoal.records import scores
 from shoal.records.checkpoint_record import Choice
 from shoal.records.directory import RunDirectory
-from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.decide import decide
 from shoal.runs.policies.load import (
     check_which,
     environment_for,
-    environment_of,
     load_policies,
     read_policies,
 )
@@ -52,7 +53,7 @@ class _Given(NamedTuple):
     failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end, left out
 
 
-@struct.on_host
+@on_host
 def cross_play(
     first: Opponent,
     second: Opponent,
@@ -69,8 +70,7 @@ def cross_play(
     environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """Let each policy of one side play against each of the other, in a world whose agents have several roles;
-    the first side acts for the agents of `role`.
+    """Let each policy of one side, which acts for the agents of `role`, play against each of the other.
 
     A side is a run's directory (the policies of all its seeds that were trained to the end), a policy from `load` or
     several, "random" (uniform over the legal actions), or a function `(observation, key) -> action` of all agents of
@@ -95,47 +95,47 @@ def cross_play(
     """
     machine.prepare()
     parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
-    episodes, max_steps = (
-        arguments.whole_number(name, x, 1, arguments.LARGEST_INDEX)
-        for name, x in (("episodes", episodes), ("max_steps", max_steps))
-    )
+    sizes = {"episodes": episodes, "max_steps": max_steps}
+    sizes = {name: arguments.whole_number(name, x, 1, arguments.LARGEST_INDEX) for name, x in sizes.items()}
     key = jax.random.key(arguments.seed("seed", seed))
     chosen = check_which(which), parameters
     given = [_side("first", first, checkpoint, *chosen), _side("second", second, None, *chosen)]
     name, world, mode = _world(given, environment, parameters)
     of_first = _agents_of(world, arguments.whole_number("role", role))
     greedy = mode != "sampled" if greedy is None else arguments.boolean("greedy", greedy)
-    sides = [_stacked(side, world) for side in given]
+    agents, unfinished = _play(given, world, key, tell, of_first=of_first, greedy=greedy, **sizes)
+    others = sorted(set(world.roles) - {role})
+    return {
+        "environment": name,
+        "mode": "greedy" if greedy else "sampled",
+        **sizes,
+        "unfinished": float(unfinished.mean()),
+        "first": _description(given[0], [role]),
+        "second": _description(given[1], others),
+        "returns": {k: _statistics(agents[..., np.equal(world.roles, k)]) for k in [role, *others]},
+    }
+
+
+def _play(
+    given: Sequence[_Given],
+    world: Environment,
+    key: jax.Array,
+    tell: Callable[[str], None],
+    *,
+    episodes: int,
+    **options: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Play all pairs, and return their results as `play_pairs` does."""
     pairs = len(given[0].players) * len(given[1].players)
     mapped_by = "map" if backend.is_cpu() else "vmap"
     bytes_each = sum(memory_limits.episode_bytes(world, _config(side.players[0])) for side in given)
     together = pairs if mapped_by == "vmap" else 1
     memory_limits.check_count("episodes", episodes, bytes_each * together, "environments", jax.devices()[0])
     tell(f"playing {episodes:,} episodes of {'one pair' if pairs == 1 else f'each of {pairs} pairs'}")
+    sides = [_stacked(side, world) for side in given]
+    options |= {"episodes": episodes, "mapped_by": mapped_by}
     with memory_limits.report_out_of_memory():
-        agents, unfinished = jax.device_get(
-            play_pairs(
-                struct.as_arrays(world),
-                *sides,
-                key,
-                of_first=of_first,
-                episodes=episodes,
-                max_steps=max_steps,
-                greedy=greedy,
-                mapped_by=mapped_by,
-            )
-        )
-    others = sorted(set(world.roles) - {role})
-    return {
-        "environment": name,
-        "mode": "greedy" if greedy else "sampled",
-        "episodes": episodes,
-        "max_steps": max_steps,
-        "unfinished": float(unfinished.mean()),
-        "first": _description(given[0], [role]),
-        "second": _description(given[1], others),
-        "returns": {k: _statistics(agents[..., np.equal(world.roles, k)]) for k in [role, *others]},
-    }
+        return jax.device_get(play_pairs(struct.as_arrays(world), *sides, key, **options))
 
 
 def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Mapping[str, Any]) -> _Given:
@@ -194,7 +194,7 @@ def _world(
     runs = [side.run for side in given if side.run is not None]
     mode = "greedy"
     if runs and not (environment is not None and not isinstance(environment, str)):
-        experiment = experiments.decide(
+        experiment = decide(
             environment, environment_parameters=parameters, config_file=runs[0].path, overrides={}
         )
         name, world, mode = experiment.environment_name, experiment.environment, experiment.run.eval_mode

@@ -15,6 +15,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import find_obstacle, write_whole_file
 from shoal.config import arguments, struct
 from shoal.config.settings import settings_of, with_settings
+from shoal.config.traced import on_host
 from shoal.engine.episode_records import EpisodeRecords, record_episodes
 from shoal.engine.evaluation import continue_episodes, finished_results, start_episodes, summarise_episodes
 from shoal.engine.nonfinite import FirstFaults, explanation
@@ -27,10 +28,13 @@ from shoal.records.search_files import resolve_run
 from shoal.records.summary import score_statistics, statistics_by_episode
 from shoal.reports import figures
 from shoal.reports import plots as pictures
-from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.config_files import read_config, saved_evaluation_parameters
+from shoal.runs.plan.decide import decide
+from shoal.runs.plan.experiment import Experiment
 from shoal.runs.plan.variants import number
 from shoal.runs.policies import recording
 from shoal.runs.policies.load import (
+    StoredPolicies,
     check_which,
     environment_for,
     load_policies,
@@ -49,7 +53,7 @@ MAX_DRAWN_STEPS = 1000  # most steps of an episode that is drawn
 MAX_STEPS = 10_000  # most steps of an episode that is evaluated
 
 
-@struct.on_host
+@on_host
 def evaluate(
     policy: TrainedPolicy | str | Path,
     environment: str | Environment | None = None,
@@ -106,34 +110,11 @@ def evaluate(
     return found
 
 
-@struct.on_host
-def evaluate_run(
-    run: str | Path,
-    environment: str | None = None,
-    *,
-    which: str = "best",
-    checkpoint: int | str | Choice | None = None,
-    run_seed: int | None = None,
-    label: str | None = None,
-    episodes: int = 100,
-    seed: int = 0,
-    greedy: bool | None = None,
-    eval_epsilon: float | None = None,
-    memory_lasts: str | None = None,
-    consecutive: int | None = None,
-    episodes_file: str | Path = "",
-    plot: str | Path = "",
-    render: str | Path = "",
-    render_episodes: int = 3,
-    tell: Callable[[str], None] = ignore_text,
-    environment_parameters: Mapping[str, Any] | None = None,
-    **parameters: Any,
-) -> dict[str, Any]:
-    """Evaluate the policies of a run, of all its seeds or of one.
+@dataclasses.dataclass(frozen=True)
+class RunEvaluation:
+    """Which policies of a run `evaluate_run` evaluates, and how.
 
-    Args:
-      run: the run's directory, or that of a sweep, whose best setting is taken.
-      environment: the environment of the episodes; None uses that of the run's evaluations.
+    Attributes:
       which: "best" or "last".
       checkpoint: as in `load`.
       run_seed: the seed whose policy is evaluated; None evaluates all.
@@ -141,6 +122,7 @@ def evaluate_run(
       episodes: of each seed.
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
+      eval_epsilon: as in `evaluate`.
       eval_epsilon: as in `evaluate`.
       memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
       consecutive: as in `evaluate`; None does as the run's evaluations did. `max_steps` is that of each.
@@ -151,9 +133,75 @@ def evaluate_run(
       render: a file for a film of the first episodes of the best of these policies, one that was trained to the end
         if there is any; empty for none.
       render_episodes: the number of episodes in the film.
+    """
+
+    which: str = "best"
+    checkpoint: int | str | Choice | None = None
+    run_seed: int | None = None
+    label: str | None = None
+    episodes: int = 100
+    seed: int = 0
+    greedy: bool | None = None
+    eval_epsilon: float | None = None
+    memory_lasts: str | None = None
+    consecutive: int | None = None
+    episodes_file: str | Path = ""
+    plot: str | Path = ""
+    render: str | Path = ""
+    render_episodes: int = 3
+
+    def checked(self) -> "RunEvaluation":
+        """Return it with each value of its type.
+
+        Raises:
+          ShoalError: one cannot be had, or a file cannot be written.
+        """
+        episodes = arguments.whole_number("render_episodes", self.render_episodes, 1, arguments.LARGEST_INDEX)
+        _check_episode_settings(self.episodes, 1, self.seed, self.greedy is None or self.greedy)
+        run_seed = None if self.run_seed is None else arguments.seed("run_seed", self.run_seed)
+        files = {"plot": self.plot, "render": self.render, "episodes_file": self.episodes_file}
+        paths: dict[str, Any] = {name: x if x == "" else arguments.path(name, x) for name, x in files.items()}
+        if self.episodes_file and (obstacle := find_obstacle(Path(paths["episodes_file"]))):
+            raise ShoalError(f"episodes_file={str(paths['episodes_file'])!r} cannot be written: {obstacle}.")
+        which = check_which(self.which)
+        return dataclasses.replace(self, render_episodes=episodes, run_seed=run_seed, which=which, **paths)
+
+    def of(self, experiment: Experiment) -> "RunEvaluation":
+        """Return it with the settings of a run's evaluations where none are given.
+
+        Raises:
+          ShoalError: the environment cannot be drawn or makes no trials, or two settings exclude each other.
+        """
+        _check_pictures(experiment.environment, self.plot, self.render, self.render_episodes)
+        run = experiment.run
+        greedy = run.eval_mode != "sampled" if self.greedy is None else self.greedy
+        consecutive = run.eval_consecutive if self.consecutive is None else self.consecutive
+        trials.consecutive(experiment.environment, consecutive)
+        if consecutive != 1 and self.memory_lasts == "episode":
+            raise ShoalError(
+                f"consecutive={consecutive} keeps the memory from one episode to the next, which "
+                "memory_lasts='episode' clears; give one of them."
+            )
+        return dataclasses.replace(self, greedy=greedy, consecutive=consecutive)
+
+
+@on_host
+def evaluate_run(
+    run: str | Path,
+    environment: str | Environment | None = None,
+    *,
+    tell: Callable[[str], None] = ignore_text,
+    environment_parameters: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Evaluate the policies of a run, of all its seeds or of one.
+
+    Args:
+      run: the run's directory, or that of a sweep, whose best setting is taken.
+      environment: the environment of the episodes; None uses that of the run's evaluations.
       tell: called repeatedly with a description of the current work.
-      environment_parameters: those parameters of the environment whose names are also arguments here.
-      **parameters: of the environment; those not given are the run's own.
+      environment_parameters: those parameters of the environment whose names are also options.
+      **options: attributes of `RunEvaluation`, and parameters of the environment; those not given are the run's own.
     Returns:
       `environment`, `which`, `mode`, `memory` (its duration), `episodes`, `max_steps` and, of several agents,
       `team_return`; `metrics`, of each seed by name (see `evaluate`); `failed`, those that were not trained to the end;
@@ -163,70 +211,73 @@ def evaluate_run(
       ShoalError: as `load`, `evaluate` and `render`.
     """
     machine.prepare()
-    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
-    render_episodes = arguments.whole_number("render_episodes", render_episodes, 1, arguments.LARGEST_INDEX)
-    _check_episode_settings(episodes, 1, seed, greedy is None or greedy)
-    run_seed = None if run_seed is None else arguments.seed("run_seed", run_seed)
-    files = {"plot": plot, "render": render, "episodes_file": episodes_file}
-    plot, render, episodes_file = (x if x == "" else arguments.path(name, x) for name, x in files.items())
-    if episodes_file and (obstacle := find_obstacle(Path(episodes_file))):
-        raise ShoalError(f"episodes_file={str(episodes_file)!r} cannot be written: {obstacle}.")
-    run, label = resolve_run(arguments.path("run", run), label)
+    own = {field.name for field in dataclasses.fields(RunEvaluation)}
+    asked = RunEvaluation(**{name: x for name, x in options.items() if name in own}).checked()
+    parameters = arguments.parameters_of_call(
+        "environment_parameters",
+        environment_parameters,
+        {name: x for name, x in options.items() if name not in own},
+    )
+    run, label = resolve_run(arguments.path("run", run), asked.label)
     directory = RunDirectory.open(run)
     if environment is None:
-        own = experiments.saved_evaluation_parameters(experiments.read_config(directory.path))
-        parameters = {**own, **parameters}
-    experiment = experiments.decide(
+        parameters = {**saved_evaluation_parameters(read_config(directory.path)), **parameters}
+    experiment = decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
-    _check_pictures(experiment.environment, plot, render, render_episodes)
-    greedy = experiment.run.eval_mode != "sampled" if greedy is None else greedy
-    consecutive = experiment.run.eval_consecutive if consecutive is None else consecutive
-    trials.consecutive(experiment.environment, consecutive)
-    if consecutive != 1 and memory_lasts == "episode":
-        raise ShoalError(
-            f"consecutive={consecutive} keeps the memory from one episode to the next, which memory_lasts='episode' "
-            "clears; give one of them."
-        )
+    asked = asked.of(experiment)
     trained_in = training_experiment(directory, parameters)
-    stored = read_policies(directory, check_which(which), checkpoint, trained_in)
-    policies = load_policies(stored, run_seed, memory_lasts, trained_in, label)
-    policies = {k: _exploring(policy, eval_epsilon, greedy) for k, policy in policies.items()}
-    if render:
-        _check_episode_memory(
-            "render_episodes", render_episodes, experiment.environment, next(iter(policies.values()))
-        )
-    settings: dict[str, Any] = dict(environment=experiment.environment, seed=seed, greedy=greedy)
-    failed = stored.failed_of(policies)
-    if len(failed) == len(policies) and run_seed is None and not checkpoint:
+    stored = read_policies(directory, asked.which, asked.checkpoint, trained_in)
+    policies = load_policies(stored, asked.run_seed, asked.memory_lasts, trained_in, label)
+    policies = {
+        k: _exploring(policy, asked.eval_epsilon, bool(asked.greedy)) for k, policy in policies.items()
+    }
+    return _evaluate_policies(asked, experiment, trained_in, stored, policies, tell)
+
+
+def _evaluate_policies(
+    asked: RunEvaluation,
+    experiment: Experiment,
+    trained_in: Experiment,
+    stored: StoredPolicies,
+    policies: Mapping[Any, TrainedPolicy],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return the results of `evaluate_run` for policies by their seeds, with its files written."""
+    environment, episodes, failed = experiment.environment, asked.episodes, stored.failed_of(policies)
+    if asked.render:
+        one = next(iter(policies.values()))
+        _check_episode_memory("render_episodes", asked.render_episodes, environment, one)
+    settings: dict[str, Any] = dict(environment=environment, seed=asked.seed, greedy=asked.greedy)
+    if len(failed) == len(policies) and asked.run_seed is None and not asked.checkpoint:
         names = ", ".join(map(str, failed))
         raise ShoalError(
             f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
         )
     results: dict[str, Any] = {"environment": experiment.environment_name, "which": stored.title}
     results["failed"] = failed
-    if experiment.environment.num_agents > 1:
-        results["team_return"] = team_return_of(experiment.environment)
+    if environment.num_agents > 1:
+        results["team_return"] = team_return_of(environment)
     tell(
         f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
     )
     # Where each has failed its policy was asked for by name, or is of a checkpoint.
     places = [k for k, name in enumerate(policies) if name in failed] if len(failed) < len(policies) else ()
-    results |= _evaluate_each(policies, episodes, consecutive, episodes_file, failed=places, **settings)
+    sizes: Any = episodes, asked.consecutive, asked.episodes_file
+    results |= _evaluate_each(policies, *sizes, failed=places, **settings)
     if trained_in.evolution.tuned:  # members that copied each other are no sample of runs
         results["interval"] = None
-    if plot:
-        tell(f"evaluating with the memory cleared for {plot}")
-        _plot_trials(Path(plot), results, policies, episodes=episodes, **settings)
-    if render:
+    if asked.plot:
+        tell(f"evaluating with the memory cleared for {asked.plot}")
+        _plot_trials(Path(asked.plot), results, policies, episodes=episodes, **settings)
+    if asked.render:
         ranked = {k: policy for k, policy in policies.items() if k not in failed} or policies
-        results["rendered"] = _draw_best(
-            ranked, results["metrics"], render, episodes=render_episodes, tell=tell, **settings
-        )
+        film = dict(episodes=asked.render_episodes, tell=tell, **settings)
+        results["rendered"] = _draw_best(ranked, results["metrics"], asked.render, **film)
     return results
 
 
-@struct.on_host
+@on_host
 def render(
     policy: TrainedPolicy | str | Path,
     path: str | Path,
@@ -386,7 +437,7 @@ def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> Traine
         raise ShoalError(
             f"{name}={share:g} is of policies of action values, and this one's algorithm is {algorithm}."
         )
-    struct.check_bounds(name, share, setting.bounds or struct.Bounds())
+    struct.check_bounds(name, share, setting.field.bounds or struct.Bounds())
     config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
     if has_noise(policy.parameters):
         raise ShoalError(

@@ -13,8 +13,7 @@ from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, struct
 from shoal.engine.nonfinite import failed_members
 from shoal.envs.checking.check_contract import require_contract
-from shoal.envs.parameters import check_parameters
-from shoal.envs.registry import adapted, check_is_environment, make
+from shoal.envs.given import environment_of
 from shoal.records import members
 from shoal.records.checkpoint_record import Choice, choose_checkpoint
 from shoal.records.checkpoints import Checkpoints
@@ -22,11 +21,11 @@ from shoal.records.directory import PROGRESS, SUMMARY, RunDirectory
 from shoal.records.json_files import report_wrong_types
 from shoal.records.members import Members, from_metadata
 from shoal.records.search_files import resolve_run
-from shoal.runs.plan import experiment as experiments
+from shoal.runs.plan.decide import decide
+from shoal.runs.plan.experiment import Experiment, resolve
 from shoal.runs.policies import policy_files
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import Clock, Environment, Learner, spec_of
-from shoal.xla.jax_settings import require_usable
 
 
 @reports_user_code
@@ -65,7 +64,7 @@ def load(
     which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
     if environment is not None:
         environment = environment_of(environment, {})
-    experiment = experiments.decide(environment, config_file=directory.path, overrides={})
+    experiment = decide(environment, config_file=directory.path, overrides={})
     stored = read_policies(directory, which, checkpoint, experiment)
     return load_policy(stored, chosen_member(stored, seed, label), experiment, parts)
 
@@ -97,7 +96,7 @@ def read_policies(
     directory: RunDirectory,
     which: str,
     checkpoint: int | str | Choice | None,
-    experiment: experiments.Experiment,
+    experiment: Experiment,
 ) -> StoredPolicies:
     """Read the policies of all members, "best" or "last", or those of a checkpoint.
 
@@ -168,11 +167,11 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
 
 
 def load_policy(
-    stored: StoredPolicies, member: int, experiment: experiments.Experiment, parts: Sequence[str] = ()
+    stored: StoredPolicies, member: int, experiment: Experiment, parts: Sequence[str] = ()
 ) -> TrainedPolicy:
     """Load the policy of the member at a place, where the run's settings are known; see `load`. No replay is made."""
     own = experiment.solo_of(stored.members[member].label)
-    spec, config = spec_of(own.environment), struct.as_arrays(experiments.resolve(own.config))
+    spec, config = spec_of(own.environment), struct.as_arrays(resolve(own.config))
 
     def init(config: Any) -> Learner:
         return config.algorithm(spec).init(jax.random.key(0), experiment.run.num_envs)
@@ -200,10 +199,10 @@ def load_policy(
     return TrainedPolicy(config, parameters, own.environment, has_masks)
 
 
-def _replay_names(experiment: experiments.Experiment) -> tuple[str, ...]:
+def _replay_names(experiment: Experiment) -> tuple[str, ...]:
     """Return the prefix of the names of a replay in a checkpoint, of which no policy reads anything; () for none."""
     own = experiment.solo[0]
-    algorithm = struct.as_arrays(experiments.resolve(own.config)).algorithm(spec_of(own.environment))
+    algorithm = struct.as_arrays(resolve(own.config)).algorithm(spec_of(own.environment))
     return (policy_files.LOCAL,) if algorithm.without_replay else ()
 
 
@@ -220,23 +219,21 @@ def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:
     return struct.with_named_leaves(new, struct.named_leaves(new) | taken)
 
 
-def training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> experiments.Experiment:
+def training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> Experiment:
     """Return a run's settings, with other parameters if its environment can no longer be made."""
     try:
-        return experiments.decide(None, config_file=directory.path, overrides={})
+        return decide(None, config_file=directory.path, overrides={})
     except ShoalError:
         if not parameters:
             raise
-        return experiments.decide(
-            None, environment_parameters=parameters, config_file=directory.path, overrides={}
-        )
+        return decide(None, environment_parameters=parameters, config_file=directory.path, overrides={})
 
 
 def load_policies(
     stored: StoredPolicies,
     seed: int | None,
     memory_lasts: str | None,
-    experiment: experiments.Experiment,
+    experiment: Experiment,
     label: str | None = None,
 ) -> dict[int | str, TrainedPolicy]:
     """Load the policies of a run by the keys of their members, or those of one seed, of one label, or of both."""
@@ -258,30 +255,6 @@ def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
     if callable(getattr(policy, "policy", None)):  # it loads the policy with its own environment
         return policy.policy()  # type: ignore[union-attr]
     return load(arguments.path("policy", policy))
-
-
-def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
-    """Make an environment by its name and parameters, or return the given one.
-
-    Raises:
-      ShoalError: there is no such environment or parameter, parameters were given for an environment object, or a
-        parameter is out of its bounds.
-    """
-    require_usable()
-    if isinstance(environment, str):
-        return make(environment, **parameters)
-    made = adapted(environment)
-    if isinstance(made, type) or not hasattr(made, "reset"):
-        kind = "a class" if isinstance(made, type) else f"of type {type(made).__name__}"
-        raise ShoalError(
-            f"environment={arguments.short_repr(made)} is {kind}; give an environment, or a name such as "
-            "'CartPole-v1'."
-        )
-    check_is_environment("the environment is", made)
-    if parameters:
-        raise ShoalError(f"{', '.join(parameters)} cannot be set on an environment that is made already.")
-    check_parameters(made)
-    return made
 
 
 def environment_for(

@@ -105,11 +105,11 @@ class TrainedPolicy:
         self,
         memory: PolicyMemory | tuple[()],
         observation: PyTree,
-        reward: Any = None,
-        first: Any = False,
+        reward: object = None,
+        first: object = False,
         *,
-        action_mask: Any = None,
-        alive: Any = None,
+        action_mask: object = None,
+        alive: object = None,
         key: Array | None = None,
     ) -> tuple[PolicyMemory | tuple[()], np.ndarray]:
         """Choose the action for one observation, or for a batch with one leading axis.
@@ -145,11 +145,7 @@ class TrainedPolicy:
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size, self._memory_structure)
         first = as_batch("first", first, bool, size)
-        needs_reward = reward is None and getattr(self.config, "needs_reward", False)
-        if needs_reward and not np.all(memory.is_new | first):  # type: ignore[union-attr]
-            raise ShoalError(
-                "reward=None: this policy is shown the previous reward; give it, such as reward=0.0."
-            )
+        self._check_reward(reward, memory, first)
         mask = self._mask(action_mask, () if is_single else (size,), agents)
         fields: dict[str, Any] = {  # NumPy arrays, which are transferred in one call
             "reward": as_batch("reward", 0.0 if reward is None else reward, np.float32, size, agents),
@@ -165,7 +161,15 @@ class TrainedPolicy:
             action = jax.tree.map(lambda x: x[0], action)
         return memory, jax.tree.map(np.asarray, action)
 
-    def _mask(self, action_mask: Any, batch_shape: tuple[int, ...], agents: tuple[int, ...]) -> PyTree:
+    def _check_reward(self, reward: object, memory: PolicyMemory | tuple[()], first: np.ndarray) -> None:
+        """Require a reward where the policy is shown it, but for the first step of an episode."""
+        needs_reward = reward is None and getattr(self.config, "needs_reward", False)
+        if needs_reward and not np.all(memory.is_new | first):  # type: ignore[union-attr]
+            raise ShoalError(
+                "reward=None: this policy is shown the previous reward; give it, such as reward=0.0."
+            )
+
+    def _mask(self, action_mask: object, batch_shape: tuple[int, ...], agents: tuple[int, ...]) -> PyTree:
         """Return a mask of a batch, whose shape is () for one observation; None for a world without masks."""
         if action_mask is None and self._needs_mask:
             raise ShoalError(
@@ -178,7 +182,12 @@ class TrainedPolicy:
         return mask if batch_shape else jax.tree.map(lambda x: x[None], mask)
 
     def act(
-        self, observation: PyTree, *, action_mask: Any = None, alive: Any = None, key: Array | None = None
+        self,
+        observation: PyTree,
+        *,
+        action_mask: object = None,
+        alive: object = None,
+        key: Array | None = None,
     ) -> np.ndarray:
         """Choose the action of a policy without memory; the arguments are those of a call.
 
@@ -377,7 +386,7 @@ def as_key(key: Any) -> Array | None:
     raise ShoalError(f"key={short_repr(key)} is not a random key; give one such as jax.random.key(3).")
 
 
-def check_memory(memory: Memory, size: int, structure: Any) -> None:
+def check_memory(memory: Memory, size: int, structure: object) -> None:
     """Raise ShoalError unless the memory has the given structure for `size` environments."""
     if jax.tree.structure(memory) != structure:
         raise ShoalError(

@@ -4,79 +4,40 @@ import contextlib
 import dataclasses
 import functools
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from shoal.algos import catalogue
 from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
-from shoal.base.imports import load_function
 from shoal.config import arguments
 from shoal.config.settings import flat
-from shoal.engine import reduction_check, team
-from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
-from shoal.envs.checking.check_contract import never_ends
-from shoal.envs.registry import TRIAL
 from shoal.monitor import run_report as reports
-from shoal.monitor.companions import Companion, Companions
+from shoal.monitor.companions import Companions
 from shoal.records import checkpoint_record
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.directory import COMPLETE, LOGGERS, SUMMARY, RunDirectory
 from shoal.records.history import History
 from shoal.records.lock import Lock
 from shoal.records.metrics_file import NOTHING
-from shoal.records.summary import machine_facts
-from shoal.runs.plan import experiment as experiments
-from shoal.runs.plan import presets
+from shoal.runs.plan.config_files import read_config
+from shoal.runs.plan.decide import decide
 from shoal.runs.plan.differences import directory_words
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies import filming, policy_files
 from shoal.runs.policies.load import checkpoint_instead
-from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_run, resume
+from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_run, pieces, resume
 from shoal.runs.train.checkpointing import RunSupervisor
-from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms, TrainedPopulation
-from shoal.runs.train.placement import check_memory, devices_of, hidden_weights, place
+from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
+from shoal.runs.train.pieces import TrainedPopulation
+from shoal.runs.train.planning import Call, Plan, _note_duration, plan_run
 from shoal.runs.train.results import TrainedRun, finished_run, summarise
 from shoal.runs.train.resume import Finished, Restoration
 from shoal.types import Environment
-from shoal.xla import machine
-from shoal.xla.jax_settings import require_usable
-
-LONG_SECONDS = 600  # a run that takes longer says so before it begins
-
-
-class Call(NamedTuple):
-    """The options of a call that trains."""
-
-    progress: bool = True  # whether anything is printed
-    import_seconds: float = 0.0  # the duration of the imports, for the summary
-    own_process: bool = (
-        False  # whether the process does nothing else: the backend may be set up for this run alone
-    )
-    listeners: tuple[Any, ...] = ()  # see `show.listeners`
-    loggers: tuple[Companion, ...] = ()  # processes beside each run
-    film_every: int = 0  # environment steps between two films; 0 for none
-    command: str | None = None  # of the command line; None from Python
-
-    def note(self, text: str) -> None:
-        """Write a line to standard error, if anything is printed."""
-        if self.progress:
-            signals.say(text)
-
-
-class Plan(NamedTuple):
-    """A run whose settings are decided and can work; nothing has compiled yet."""
-
-    experiment: Experiment
-    settings: ProgramSettings
-    layout: member_layout.Layout
-    config: Mapping[str, Any]  # the content of `config.json`
-    identity: Mapping[str, Any]  # see `resume.identity_of`
-    is_new: bool  # else it is resumed in its directory
+from shoal.xla.facts import machine_facts
 
 
 class Output(NamedTuple):
@@ -108,9 +69,9 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         if not resume.holds_run(experiment.run.run_dir):
             return _run(experiment, stop, call)
         directory = RunDirectory.open(experiment.run.run_dir)
-        saved = experiments.read_config(directory.path)
+        saved = read_config(directory.path)
         resume.check_same(directory.path, saved, experiment)
-        loaded = experiments.decide(
+        loaded = decide(
             experiment.environment, config_file=directory.path, overrides={"run_dir": str(directory.path)}
         )
         run = dataclasses.replace(
@@ -156,7 +117,7 @@ def resume_run(
     with signals.handle() as stop:
         stop.phase(signals.Phase.STARTING)
         directory = RunDirectory.open(path)
-        saved, source = experiments.read_config(directory.path), dict[str, Any]()
+        saved, source = read_config(directory.path), dict[str, Any]()
         if from_step:
             steps = resume.checkpoint_of(directory, from_step)
             saved, source = resume.as_of(saved, steps), {"run": str(directory.path), "step": steps}
@@ -166,7 +127,7 @@ def resume_run(
                 "give a checkpoint from which a new run starts too (from_step)."
             )
         run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
-        experiment = experiments.decide(
+        experiment = decide(
             environment,
             config_file=saved if from_step else directory.path,
             overrides={**overrides, "run_dir": run_dir},
@@ -184,15 +145,7 @@ def resume_run(
             resume.check_steps_left(directory, experiment.run, steps)
             return _run(experiment, stop, call, changes=changes, before=saved)
         resume.check_budget(directory, experiment.run, finished)
-        reason = resume.stopped(directory)
-        if resume.is_finished(directory, experiment.run) and not (
-            reason and {"total_steps", "num_updates"} & overrides.keys()
-        ):
-            steps = directory.load_summary()["steps_per_seed"]
-            raise ShoalError(
-                f"run {str(directory.path)!r} is finished, with {steps:,} environment steps"
-                f"{reason and f' (stopped by {reason})'}; give more total_steps to continue it (--total-steps)."
-            )
+        resume.check_unfinished(directory, experiment.run, overrides)
         return _run(experiment, stop, call, directory, changes, finished)
 
 
@@ -249,74 +202,10 @@ def _run(
         history = History() if origin is None else origin.history()
         writing = _writing(plan, compiled, directory, origin, history, stop, call, companions)
         output = held.enter_context(writing)
-        output.reporter.show_start(plan.experiment.settings_from, **compiled.costs._asdict())
+        output.reporter.show_start(plan.experiment.defaults.origin, **compiled.costs._asdict())
         trained, absolute = train_run(plan, compiled, output, history)
         trained_run = save_run(plan.experiment, trained, absolute, output, history, call)
     return dataclasses.replace(trained_run, summary={**trained_run.summary, **companions.summary()})
-
-
-def _note_duration(plan: Plan, call: Call) -> None:
-    """Say how long a run takes by the speed that was measured with its preset, where that is more than ten minutes."""
-    experiment, run = plan.experiment, plan.experiment.run
-    name, trials = experiment.environment_name, bool(experiment.environment_parameters.get(TRIAL))
-    rate = presets.measured_speed(name, experiment.algorithm, trials=trials)
-    if not rate or experiment.settings_from != "preset":
-        return
-    steps = run.total_updates * run.steps_per_update * experiment.num_members
-    if steps > LONG_SECONDS * rate:
-        call.note(
-            f"shoal: the preset made {rate:,} steps/s of all seeds together on two cores, at which {steps:,} steps "
-            f"take {steps / rate / 60:,.0f} minutes; fewer --seeds or --total-steps take less."
-        )
-
-
-def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes: Iterable[str] = ()) -> Plan:
-    """Decide the settings that depend on the machine, and refuse those that cannot work, before anything compiles.
-
-    Args:
-      experiment: the result of `decide`.
-      call: how the run was called for.
-      is_new: else the devices are as many as there are, if they are fewer than the run had.
-      changes: the settings that a resumed run changes.
-    """
-    require_usable(training=True)
-    run, count = experiment.run, experiment.num_members
-    batch = flat(experiment.config).get("batch_size")  # which may be anything still
-    rows = max(run.num_envs * run.num_steps, batch if isinstance(batch, int) else 0)
-    weights = hidden_weights(experiment.config)
-    if call.own_process and machine.is_worth_one_thread(run.devices, count, rows, weights):
-        machine.prepare(one_thread=True)
-    goes_on = not is_new or experiment.resumed_from
-    if goes_on and run.devices > (available := len(devices_of(0))):
-        call.note(f"devices={run.devices} of the run are more than there are; it continues with {available}.")
-        run = dataclasses.replace(run, devices=available)
-    asked = experiment
-    devices, experiment = place(dataclasses.replace(experiment, run=run))
-    experiment.validate()
-    run = experiment.run
-    if never_ends(experiment.environment):
-        call.note(
-            f"no step of {experiment.environment_name} ends an episode, so that evaluations cut each after "
-            f"eval_max_steps={run.eval_max_steps:,} and training never resets; give a time limit, such as "
-            "max_episode_steps=1000"
-        )
-    first = experiment.solo[0]  # the settings on whose values a program depends are the same for all members
-    team.team_return_of(experiment.environment)
-    score = run.score if is_metric_name(run.score) else load_function("score", run.score)
-    eval_metrics = load_function("eval_metrics", run.eval_metrics) if run.eval_metrics else None
-    settings = compiled_trainer.program_settings(run, run.env_groups, score, eval_metrics)
-    settings = settings._replace(changing=pbt_run.names_in_run(pbt_run.leaves_of(experiment)))
-    pbt_run.check_read(experiment, [*experiment.evolution.names, *changes], settings)
-    layout = member_layout.lay_out(devices, count, run.env_groups, run.seed_batching)
-    # Traces one update, so that a mistake in an algorithm's functions is found before a run begins.
-    shapes = compiled_trainer.planned_shapes(first.environment, first.config, count, settings, layout)
-    check_memory(experiment, settings, layout, shapes)
-    if settings.groups > 1 and not catalogue.is_builtin(experiment.algorithm):
-        reduction_check.check_reduced(first.environment, first.config, settings, experiment.algorithm)
-    if score != "return_mean" or eval_metrics:
-        compiled_trainer.check_score(first.environment, first.config, settings)
-    config = resume.config_json(experiment, asked) | {"has_masks": shapes.timestep.action_mask is not None}
-    return Plan(experiment, settings, layout, config, resume.identity_of(experiment, config), is_new)
 
 
 def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
@@ -369,9 +258,9 @@ def train_run(
     with memory_limits.report_out_of_memory():
         change = pbt_run.change_of(experiment, compiled, output.reporter)
         episodes = experiment.run.num_absolute_episodes
-        absolute = compiled_trainer.compile_absolute(compiled, episodes) if episodes else None
+        absolute = pieces.compile_absolute(compiled, episodes) if episodes else None
         history.stop(output.reporter.start(history.updates))
-        trained = compiled_trainer.train_population(
+        trained = pieces.train_population(
             compiled,
             experiment.run,
             output.reporter,
@@ -411,7 +300,7 @@ def save_run(
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
     if absolute is not None:
-        trained = compiled_trainer.with_absolute_metric(trained, absolute, history, supervisor)
+        trained = pieces.with_absolute_metric(trained, absolute, history, supervisor)
         supervisor.begins("saving")
     summary = summarise(experiment, trained, call.import_seconds, path=directory.path, command=call.command)
     summary |= {"resumed_from": dict(experiment.resumed_from)} if experiment.resumed_from else {}
@@ -557,11 +446,6 @@ def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], ca
     now = machine_facts(plan.layout.devices)
     if origin.machine and (differences := resume.machine_differences(origin.machine, now)):
         call.note(f"the run began elsewhere, so that it may not continue bit for bit: {differences}")
-
-
-def is_metric_name(score: str | Callable) -> bool:
-    """Report whether a score is the name of a metric, and not a function or its `module:function`."""
-    return isinstance(score, str) and ":" not in score
 
 
 def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[[Run], Run]:

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.config import struct
 from shoal.engine.run import Run, policy_of
 from shoal.runs.policies.policy_files import LEARNER
-from shoal.types import Learner, PyTree, spec_of
+from shoal.types import Learner, PyTree, contract, spec_of
 
 # A run's last policies as saved, by name, each with a leading seed axis.
 SavedLeaves = Mapping[str, np.ndarray]
@@ -24,7 +23,8 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
     Raises:
       ShoalError: the algorithm has no `inherit`, it refuses the leaves, or it returns another structure.
     """
-    if member.config.algorithm(spec_of(member.environment)).inherit is None:
+    inherit = member.config.algorithm(spec_of(member.environment)).inherit
+    if inherit is None:
         raise ShoalError(
             f"from={source!r} cannot be used with algorithm={algorithm!r}: its Algorithm has no `inherit`, the "
             "function that says what a learner takes over from another run; leave --from out, or add one."
@@ -36,14 +36,7 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
         new = jax.eval_shape(_inherit_learner, member, saved)
     except ShoalError as error:
         raise ShoalError(f"from={source!r} does not fit: {error}") from error
-    for name, leaf in struct.named_leaves(member.learner).items():
-        found = struct.named_leaves(new).get(name)
-        if found is None or (found.shape, found.dtype) != (leaf.shape, leaf.dtype):
-            description = "missing" if found is None else f"{found.dtype}{list(found.shape)}"
-            raise ShoalError(
-                f"algorithm={algorithm!r}: `inherit` returns a learner in which {name!r} is {description}; it must be "
-                f"{leaf.dtype}{list(leaf.shape)}, as `init` makes it."
-            )
+    contract.require_same(inherit, "learner", new, member.learner)
 
 
 def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Run:

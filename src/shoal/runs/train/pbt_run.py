@@ -34,7 +34,8 @@ from shoal.reports import figures
 from shoal.reports.pbt_lineage_plot import plot_lineage
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import compiled_trainer
-from shoal.runs.train.compiled_trainer import CompiledRun, TrainedPopulation
+from shoal.runs.train.compiled_trainer import CompiledRun
+from shoal.runs.train.pieces import TrainedPopulation
 
 SCHEDULE = "schedule.json"
 LINEAGE = "lineage.png"
@@ -82,7 +83,8 @@ def check_read(experiment: Experiment, names: Iterable[str], settings: ProgramSe
     names_read = {leaf.rpartition("/")[2] for leaf in read if leaf.startswith(CONFIG)}
     for name in numbers:
         if name.rpartition(".")[2] not in names_read:
-            needed = getattr(config, "needs_to_change", {}).get(name, ())
+            found = find(config, name)
+            needed = found.field.needs_to_change if found else ()
             hint = f"; it needs {' and '.join(map(str, needed))}" if needed else ""
             raise ShoalError(
                 f"{name} cannot change while a run trains, since with these settings it is read only where a run "

@@ -11,8 +11,7 @@ from shoal.config import arguments
 from shoal.config.settings import flat
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
-from shoal.runs.plan import experiment as experiments
-from shoal.runs.plan.experiment import Experiment
+from shoal.runs.plan.experiment import Experiment, resolve
 from shoal.runs.train import compiled_trainer, memory_limits
 from shoal.xla import machine
 
@@ -41,7 +40,7 @@ def check_memory(
     def member(candidate: Any) -> Run:
         if candidate is config and shapes is not None:
             return shapes
-        return compiled_trainer.member_shapes(first.environment, experiments.resolve(candidate), settings)
+        return compiled_trainer.member_shapes(first.environment, resolve(candidate), settings)
 
     memory_limits.check_run(member, config, sizes, layout)
 
@@ -58,7 +57,7 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     if env_groups == 0:
         env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
-    config = experiments.resolve(experiment.config)
+    config = resolve(experiment.config)
     return devices, dataclasses.replace(
         experiment, run=run, config=config, unresolved_config=experiment.config
     )

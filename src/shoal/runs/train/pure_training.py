@@ -18,9 +18,10 @@ from shoal.engine.evaluation import evaluate
 from shoal.engine.loop import start_training, train
 from shoal.engine.population.member_layout import compiler_options
 from shoal.engine.run import ProgramSettings, Run
+from shoal.envs.given import environment_of
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan import experiment as experiments
-from shoal.runs.policies.load import environment_of
+from shoal.runs.plan.decide import decide
+from shoal.runs.plan.experiment import resolve
 from shoal.runs.policies.trained_policy import TrainedPolicy, as_key
 from shoal.runs.train import compiled_trainer
 from shoal.types import Array, Clock, Environment, Learner, spec_of
@@ -30,10 +31,7 @@ from shoal.xla.barriers import materialise
 from shoal.xla.jax_settings import require_usable
 
 # The settings of a run that have an effect where nothing is written.
-SETTINGS = (
-    *("num_envs", "num_steps", "total_steps", "num_updates", "reset", "reset_pool"),
-    *("num_evals", "eval_episodes", "eval_mode", "eval_max_steps", "eval_seed", "eval_consecutive"),
-)
+SETTINGS = settings.names_where(RunConfig(), lambda setting: setting.field.use.in_pure)
 ALONE = {"seeds": 1, "devices": 1, "env_groups": 1}
 
 
@@ -108,7 +106,7 @@ def _train(
 ) -> tuple[Learner, dict[str, Any]]:
     # Numbers that the caller's program has as constants stay data here, since divisions by a constant round otherwise.
     environment, config, total_updates = materialise((environment, config, total_updates))
-    run = start_training(key, environment, config, total_updates, settings)
+    run = start_training((key, environment, config, total_updates), settings)
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, run)[1]) if points else {}
 
     def step(run: Run, todo: tuple[Array, Array]) -> tuple[Run, tuple[dict[str, Array], dict[str, Array]]]:
@@ -178,14 +176,14 @@ def make_train(
         environment = environment_of(environment, {})
     num_evals = arguments.whole_number("num_evals", num_evals, 0)
     evaluations = {"num_evals": num_evals} if num_evals else {}
-    experiment = experiments.decide(
+    experiment = decide(
         environment,
         algorithm="" if config is None else jax.tree.map(_as_number, config),
         environment_parameters=arguments.mapping("environment_parameters", environment_parameters),
         use_preset=arguments.boolean("preset", preset),
         overrides={**settings_by_name, **evaluations, **ALONE},
     )
-    experiment = dataclasses.replace(experiment, config=experiments.resolve(experiment.config))
+    experiment = dataclasses.replace(experiment, config=resolve(experiment.config))
     experiment.validate()
     team.team_return_of(experiment.environment)
     run, own = experiment.run, struct.as_arrays(experiment.config)

@@ -23,14 +23,14 @@ from shoal.records.members import Member, members_of_config
 from shoal.records.metrics_file import METRICS, first_row
 from shoal.records.summary import build_summary, chosen_score, variant_scores
 from shoal.reports import run_html
-from shoal.runs.plan.differences import differences
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies.load import load
 from shoal.runs.policies.trained_policy import TrainedPolicy
-from shoal.runs.train import compiled_trainer, finetuning
+from shoal.runs.train import compiled_trainer, finetuning, pieces
 from shoal.runs.train.placement import place
 from shoal.runs.train.resume import Finished
 from shoal.types import Environment, Learner
+from shoal.xla.facts import summary_facts
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -109,9 +109,7 @@ def _stopped_after(experiment: Experiment, members: Run) -> dict[str, int]:
     return {member.label: int(x) for member, stopped, x in rows if stopped}
 
 
-def _failures(
-    experiment: Experiment, trained: compiled_trainer.TrainedPopulation
-) -> dict[int, dict[str, Any]]:
+def _failures(experiment: Experiment, trained: pieces.TrainedPopulation) -> dict[int, dict[str, Any]]:
     """Return the entry in a summary of each member that was not trained to the end, by its place.
 
     `update` is the one in which a number was not finite, `last_policy_step` the environment steps of its last policy;
@@ -150,7 +148,7 @@ def _agents(environment: Environment, steps: int) -> dict[str, Any]:
 
 def summarise(
     experiment: Experiment,
-    trained: compiled_trainer.TrainedPopulation,
+    trained: pieces.TrainedPopulation,
     import_seconds: float,
     *,
     path: Path | None = None,
@@ -169,12 +167,13 @@ def summarise(
     steps = trained.updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
     environment = experiment.environment
-    further: dict[str, Any] = {"name": run.name, "settings": differences(experiment)}
+    further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
     failed = _failures(experiment, trained)
     if environment.num_agents > 1:
         further["agents"] = _agents(environment, steps)
     if run.score != "return_mean":
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
+    by_seed = {name: x.tolist() for name, x in trained.absolute.items()}
     final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
     if trained.stopped:
         further["stopped"] = trained.stopped
@@ -189,6 +188,7 @@ def summarise(
         steps_per_seed=steps,
         final=final,
         absolute=absolute,
+        facts=summary_facts(),
         steps_per_second=float(np.sum(np.asarray(trained.population.updates)))
         * run.steps_per_update
         / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
@@ -198,11 +198,7 @@ def summarise(
         failed=failed,
         started_time=None if path is None else _started_time(path),
         command=command,
-        evaluation={
-            "mode": run.eval_mode,
-            "episodes": run.num_absolute_episodes,
-            **{name: x.tolist() for name, x in trained.absolute.items()},
-        },
+        evaluation={"mode": run.eval_mode, "episodes": run.num_absolute_episodes, **by_seed},
         **further,
     )
     if experiment.evolution.tuned:  # members that copied each other are no sample of runs

@@ -21,20 +21,10 @@ from shoal.records.history import History
 from shoal.records.json_files import report_wrong_types, to_jsonable, write_json, write_text
 from shoal.records.metrics_file import METRICS, Mark, find_damage
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan.differences import differences
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train.checkpointing import replay_of, restored, saved_leaves
 
 # Settings that describe a run to people, in which a repeated command may differ from the one before.
-DESCRIPTIVE = ("tag", "note")
-# Settings of the run that a resumed one may change, besides the numbers of the algorithm that are data.
-CHANGEABLE = (
-    *("total_steps", "num_evals", "eval_every", "log_every", "checkpoint_seconds", "checkpoint_every"),
-    *("keep", "checkpoint_evals", "checkpoint_replay", "on_nan", "on_disk_error"),
-    *DESCRIPTIVE,
-)
-# Settings that name the place of a run, or how it uses the machine.
-NOT_COMPARED = ("name", "run_dir", "devices", "seed_batching", "checkpoints")
 # What a population has besides the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",
@@ -61,7 +51,7 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
     }
-    further = {"settings": differences(experiment), "preset": experiment.preset}
+    further = {"settings": experiment.differences, "preset": experiment.preset}
     return resolved | further | {"asked": requested, "history": []}
 
 
@@ -73,10 +63,11 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     """
     now = as_json(asked)
     _check_complete(path, saved, now)
+    repeated = {"run_dir", *settings.names_where(asked.run, lambda setting: setting.field.use.describes)}
     for part in ("environment", "algorithm", "run"):
         before = {**saved[part], **saved.get("asked", {}).get(part, {})}
         for name in [*before, *(name for name in now[part] if name not in before)]:
-            if name not in ("run_dir", *DESCRIPTIVE) and before.get(name) != now[part].get(name):
+            if name not in repeated and before.get(name) != now[part].get(name):
                 raise ShoalError(
                     f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
                     f"{now[part].get(name)!r} was asked for; name a new directory, or continue with `shoal resume`."
@@ -124,6 +115,17 @@ def stopped(directory: RunDirectory) -> str:
     summary = directory.load_summary()
     made = max(Checkpoints(directory.path).steps(), default=0)
     return summary.get("stopped", "") if made <= summary["steps_per_seed"] else ""
+
+
+def check_unfinished(directory: RunDirectory, run: RunConfig, overrides: Mapping[str, Any]) -> None:
+    """Require that a run has not reached its end, or was stopped before and is given another budget."""
+    reason = stopped(directory)
+    if is_finished(directory, run) and not (reason and {"total_steps", "num_updates"} & overrides.keys()):
+        steps = directory.load_summary()["steps_per_seed"]
+        raise ShoalError(
+            f"run {str(directory.path)!r} is finished, with {steps:,} environment steps"
+            f"{reason and f' (stopped by {reason})'}; give more total_steps to continue it (--total-steps)."
+        )
 
 
 def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
@@ -199,13 +201,14 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now, changeable = as_json(experiment), _changeable(experiment)
+    now, changeable = as_json(experiment), _names_on_resume(experiment, "may change")
+    ignored = _names_on_resume(experiment, "ignored")
     _check_complete(directory.path, saved, now)
     changed = {}
     for part in ("algorithm", "run"):
         for name, new in now[part].items():
             old = saved[part][name]
-            if old == new or name in NOT_COMPARED:
+            if old == new or name in ignored:
                 continue
             if name not in changeable:
                 raise ShoalError(
@@ -225,7 +228,7 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
     never change; their checksum is.
     """
     leaves = struct.named_leaves(struct.as_arrays(experiment.environment))
-    left_out = {*NOT_COMPARED, *_changeable(experiment)}
+    left_out = _names_on_resume(experiment, "may change", "ignored")
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
     population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
     return {
@@ -238,13 +241,10 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _changeable(experiment: Experiment) -> set[str]:
-    """Return the names of the settings that a resumed run may change."""
-    own = settings.settings_of(experiment.config)
-    return {
-        *CHANGEABLE,
-        *(name for name, setting in own.items() if setting.is_data and not setting.is_initial),
-    }
+def _names_on_resume(experiment: Experiment, *answers: str) -> set[str]:
+    """Return the names of the settings that a resumed run may change, or whose values it ignores."""
+    parts = (experiment.run, experiment.config)
+    return {name for part in parts for name in settings.names_where(part, lambda x: x.on_resume in answers)}
 
 
 def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def save_changes(
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
     kept = {name: saved[name] for name in ("asked", "has_masks", "preset") if name in saved}
-    config = as_json(experiment) | kept | {"settings": differences(experiment), "history": history}
+    config = as_json(experiment) | kept | {"settings": experiment.differences, "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 

@@ -1,0 +1,96 @@
+"""`shoal.rollout`: many environments stepped by random actions or by a policy, and timed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shoal.base.errors import ShoalError
+from shoal.config import arguments, struct
+from shoal.config.traced import on_host
+from shoal.envs.checking.check_contract import require_contract
+from shoal.envs.given import environment_of
+from shoal.runs.policies import collect
+from shoal.runs.policies.collect import RolloutResult
+from shoal.runs.policies.load import environment_for, policy_of
+from shoal.runs.policies.trained_policy import TrainedPolicy
+from shoal.runs.train import memory_limits
+from shoal.runs.train.placement import devices_of
+from shoal.types import Environment
+
+
+@on_host
+def rollout(
+    environment: str | Environment | None,
+    policy: TrainedPolicy | str | Path | None = None,
+    *,
+    num_envs: int = 1024,
+    num_steps: int = 1000,
+    seed: int = 0,
+    devices: int = 0,
+    save: str | Path | None = None,
+    greedy: bool = False,
+    environment_parameters: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> RolloutResult:
+    """Step many environments over all devices of the machine, by random actions or by a policy.
+
+    The random keys depend on each environment's index: the same seed gives the same episodes on any number of
+    devices, up to rounding.
+
+    Args:
+      environment: a name, `module:Name`, or an environment itself; None uses the policy's.
+      policy: from `load`, a run directory, or what `train` or `sweep` returned; None draws actions uniformly, the
+        legal ones where there are masks.
+      num_steps: the number of steps of each; an episode that ends is followed by a new one.
+      devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
+      save: an .npz file that the whole data is written to (see `shoal.runs.policies.collect.collect`).
+      environment_parameters: those parameters of the environment whose names are also arguments here.
+    Returns:
+      steps per second, and the number, mean return and mean length of the episodes that ended.
+    Raises:
+      ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
+    """
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
+    num_envs = arguments.whole_number("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
+    num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
+    seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
+    file = None if save is None or save == "" else arguments.path("save", save)
+    used_devices = devices_of(devices)
+    policy = None if policy is None else policy_of(policy)
+    environment = struct.as_arrays(_rollout_environment(policy, environment, parameters))
+    bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
+    memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
+    if file:
+        bytes_each = num_envs * memory_limits.step_bytes(environment)
+        memory_limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
+    with memory_limits.report_out_of_memory():
+        return collect.collect(
+            environment,
+            (policy.config, policy.parameters) if policy else (),
+            jax.random.key(seed),
+            used_devices,
+            num_envs=num_envs,
+            num_steps=num_steps,
+            greedy=greedy,
+            save=file,
+        )
+
+
+def _rollout_environment(
+    policy: TrainedPolicy | None, environment: str | Environment | None, parameters: Mapping[str, Any]
+) -> Environment:
+    """Return the environment of a rollout: the one that is named, or that of the policy.
+
+    Raises:
+      ShoalError: neither is given, it breaks the contract, or its spaces are not the policy's.
+    """
+    if policy is not None:
+        return environment_for(policy, environment, parameters)
+    if environment is None:
+        raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
+    name = environment if isinstance(environment, str) else ""
+    environment = environment_of(environment, parameters)
+    require_contract(environment, name)
+    return environment

@@ -1,0 +1,294 @@
+"""The training of a compiled population, in pieces between which the host acts."""
+
+import bisect
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.base import cpu
+from shoal.engine.evaluation import Subject
+from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
+from shoal.engine.population import member_layout as populations
+from shoal.engine.population.compaction import Dealer, stop_others
+from shoal.engine.run import Run, evaluation_environment_of
+from shoal.envs.base import can_explain_faults
+from shoal.records.halving import Halving
+from shoal.records.history import OPTIMISER_STEPS, History, Numbers, Seconds
+from shoal.records.members import Members
+from shoal.records.run_config import RunConfig
+from shoal.runs.train.compiled_trainer import CompiledRun, Costs, EvaluationPrograms, compile_evaluation
+from shoal.runs.train.hooks import Listener, Supervisor
+from shoal.runs.train.pacing import Pacer
+from shoal.types import Mean
+
+
+class TrainedPopulation(NamedTuple):
+    """A population after training."""
+
+    population: Run  # every leaf with a leading member axis
+    evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
+    seconds: Seconds
+    absolute: Numbers  # the best policies' metrics, evaluated again; empty before `with_absolute_metric`
+    costs: Costs
+    updates: int  # the number of updates made
+    stopped: str = ""  # why training ended before its budget was spent
+
+    @property
+    def final(self) -> Numbers:
+        """The last evaluation of each member, which is that of its last policy; NaN for one that was stopped early.
+
+        Empty where the last policies were not evaluated.
+        """
+        if not self.evaluations or self.evaluations[-1][0] < self.updates:
+            return {}
+        points = [updates for updates, _ in self.evaluations]
+        last = np.searchsorted(points, np.asarray(self.population.evaluated.updates), side="right") - 1
+        found = {
+            name: np.array([self.evaluations[row][1][name][k] for k, row in enumerate(last)])
+            for name in self.evaluations[-1][1]
+        }
+        is_stopped = np.asarray(self.population.fault) == STOPPED
+        return {name: _without(is_stopped, x) for name, x in found.items()}
+
+
+def train_population(
+    compiled_run: CompiledRun,
+    run: RunConfig,
+    listener: Listener,
+    *,
+    history: History | None = None,
+    supervisor: Supervisor | None = None,
+    halving: Halving | None = None,
+    members: Members = (),
+    change: Callable[[Run, History], Run] | None = None,
+) -> TrainedPopulation:
+    """Train a population until its budget is spent, or the listener has a reason to stop.
+
+    Where it stops, it ends as at the end of the budget: with a log point, an evaluation and a checkpoint.
+
+    Args:
+      compiled_run: the population and its programs; its buffers are donated.
+      run: seeds, budget and points of evaluation.
+      listener: receives each log point and evaluation.
+      history: of the run so far; None for a new one.
+      supervisor: acts between two pieces of training; None for nobody.
+      halving: when members stop early; None for never.
+      members: of the population, where some stop early.
+      change: returns the population to continue with, after each evaluation but the last; at the start in any case.
+    """
+    history = History() if history is None else history
+    supervisor = Supervisor() if supervisor is None else supervisor
+    history.spend(compile=compiled_run.seconds)
+    rungs = halving.rungs(run.steps_per_update, run.total_steps) if halving else []
+    evaluation_points, log_points = {*run.evaluation_points(), *rungs}, sorted({*run.log_points(), *rungs})
+    train_program = _program_of(compiled_run, halving)
+    population, training, evaluating = compiled_run.population, Pacer(), Pacer(first=64)
+
+    def is_last() -> bool:
+        return history.updates >= run.total_updates or bool(history.stopped)
+
+    while True:
+        if (history.updates in log_points or is_last()) and history.logged < history.updates:
+            _report_training(population, run, history, listener)
+        is_point = history.updates in evaluation_points or (is_last() and run.is_evaluated)
+        if is_point and history.evaluated < history.updates:
+            population, is_whole = _evaluate(
+                compiled_run, population, run, history, evaluating, listener, supervisor
+            )
+            if is_whole:
+                if halving and history.updates in rungs and not is_last():
+                    population = stop_others(population, run, history.evaluations, members, halving)
+                if change is not None and (not is_last() or history.updates == 0):
+                    population = change(population, history)
+        supervisor.between_pieces(population, history)
+        if is_last():
+            return _ended(population, history, compiled_run.costs)
+        stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
+        further_stop = supervisor.next_stop(history.updates)
+        size = training.size(min(stop, further_stop or stop) - history.updates)
+        supervisor.begins("training")
+        population = _train_piece(train_program, population, size, history, training)
+        if faulty := _new_faults(population, history):
+            population = supervisor.handle_faults(population, history, faulty)
+            history.frozen += faulty
+
+
+def _ended(population: Run, history: History, costs: Costs) -> TrainedPopulation:
+    evaluations, seconds = history.evaluations, history.seconds
+    return TrainedPopulation(population, evaluations, seconds, {}, costs, history.updates, history.stopped)
+
+
+def _evaluate(
+    compiled_run: CompiledRun,
+    population: Run,
+    run: RunConfig,
+    history: History,
+    pacer: Pacer,
+    listener: Listener,
+    supervisor: Supervisor,
+) -> tuple[Run, bool]:
+    """Evaluate, and tell the listener; return the population, and False if a signal ended the evaluation early."""
+    seconds = history.seconds.evaluate
+    population, metrics = _evaluate_in_pieces(compiled_run.evaluation, population, history, pacer, supervisor)
+    if metrics is not None:
+        history.evaluations.append((history.updates, metrics))
+        speed = _evaluation_speed(metrics, run, history, history.seconds.evaluate - seconds)
+        history.stop(listener.on_evaluation(history.updates, {**metrics, **speed}))
+    return population, metrics is not None
+
+
+def _program_of(compiled_run: CompiledRun, halving: Halving | None) -> Callable[..., Run]:
+    """Return the function that trains a population; where members stop early, one that trains the others alone."""
+    if halving is None:
+        return lambda *arguments: compiled_run.train(*arguments)[0]
+    return Dealer(compiled_run.train, compiled_run.shapes, compiled_run.layout, halving.factor).train
+
+
+def _train_piece(
+    train_program: Callable[..., Run], population: Run, size: int, history: History, pacer: Pacer
+) -> Run:
+    """Make some updates, and wait for them."""
+    start_time = time.perf_counter()
+    begins_interval = np.bool_(history.logged == history.updates)
+    population = train_program(population, np.int32(size), begins_interval)
+    jax.block_until_ready(population)
+    seconds = time.perf_counter() - start_time
+    pacer.measure(size, seconds)
+    history.updates += size
+    history.spend(train=seconds)
+    return population
+
+
+def _new_faults(population: Run, history: History) -> list[int]:
+    """List the members that made an update in which something was not finite, and are not frozen yet."""
+    return [k for k in failed_members(population.fault) if k not in history.frozen]
+
+
+def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
+    """Give the listener the metrics since the last log point; NaN of members that train no further."""
+    has_ended = np.asarray(population.fault) != NOWHERE
+    updates = history.updates - history.logged
+    steps = updates * run.steps_per_update * int(np.sum(~has_ended))
+    seconds = history.seconds.train - history.logged_seconds
+    history.logged, history.logged_seconds = history.updates, history.seconds.train
+    metrics = mean_metrics(population.metrics)
+    if "gradient_steps" in metrics:
+        made = np.nan_to_num(np.asarray(metrics["gradient_steps"], np.float64)) * updates
+        history.optimiser_steps = metrics[OPTIMISER_STEPS] = history.optimiser_steps + np.round(made)
+    numbers = {name: _without(has_ended, x) for name, x in metrics.items()}
+    history.stop(listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds))
+
+
+def _evaluation_speed(metrics: Numbers, run: RunConfig, history: History, seconds: float) -> Numbers:
+    """Return the columns of an evaluation that tell the time: seconds of training before it, and its own speed."""
+    modes = [name for name in ("length_mean", "sampled_length_mean") if name in metrics]
+    steps = run.eval_episodes * sum(float(np.nansum(metrics[name])) for name in modes)
+    numbers = {"train_seconds": history.seconds.train, "evaluation_steps_per_second": steps / seconds}
+    return {name: np.full(len(metrics["return_mean"]), x) for name, x in numbers.items()}
+
+
+def _evaluate_in_pieces(
+    programs: EvaluationPrograms,
+    population: Run,
+    history: History,
+    pacer: Pacer,
+    supervisor: Supervisor,
+) -> tuple[Run, Numbers | None]:
+    """Evaluate a population; the metrics are None if the evaluation was broken off."""
+    supervisor.begins("evaluating")
+    start_time = time.perf_counter()
+    population = dataclasses.replace(population, evaluation=programs.begin(population))
+    while True:
+        size = pacer.size(population.settings.eval_max_steps)
+        piece_time = time.perf_counter()
+        population, (metrics, is_done) = programs.advance(population, np.int32(size))
+        is_done = bool(np.all(jax.device_get(is_done)))
+        pacer.measure(size, time.perf_counter() - piece_time)
+        if is_done or supervisor.wants_to_stop():
+            break
+    if can_explain_faults(population.environment):
+        _note_faults(population, history, supervisor)
+    population = dataclasses.replace(population, evaluation=())
+    is_left_out = programs.subject.leaves_out(np.asarray(population.fault))
+    numbers = {name: _without(is_left_out, x) for name, x in jax.device_get(metrics).items()}
+    history.spend(evaluate=time.perf_counter() - start_time)
+    return population, numbers if is_done else None
+
+
+def _without(members: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers of members with NaN in the places of some of them, which are marked, [members]."""
+    return np.where(members, np.float32(np.nan), numbers) if members.any() else np.asarray(numbers)
+
+
+def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:
+    """Note why numbers of an evaluation are not finite, where the environment explains that."""
+    for member in range(len(population.fault)):
+        environment = populations.take_member(evaluation_environment_of(population), member)
+        for evaluation in population.evaluation:
+            faults = populations.take_member(evaluation.faults, member)
+            if reason := explanation(environment, faults):
+                when = f"the evaluation after update {history.updates}"
+                supervisor.note_fault(member, f"a number was not finite in {when}, in {reason}")
+
+
+def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[EvaluationPrograms]:
+    """Begin to compile the evaluation of the best policies, in a thread of lower priority than the training.
+
+    Args:
+      compiled_run: the programs that train the population.
+      episodes: of each policy.
+
+    Returns:
+      the programs, once they are compiled.
+    """
+
+    def compile_programs() -> EvaluationPrograms:
+        cpu.lower_priority()
+        subject = Subject(best=True, episodes=episodes)
+        return compile_evaluation(compiled_run.shapes, subject, compiled_run.layout)
+
+    with_one_thread = ThreadPoolExecutor(1)
+    programs = with_one_thread.submit(compile_programs)
+    with_one_thread.shutdown(wait=False)
+    return programs
+
+
+def with_absolute_metric(
+    trained: TrainedPopulation,
+    programs: Future[EvaluationPrograms],
+    history: History | None = None,
+    supervisor: Supervisor | None = None,
+) -> TrainedPopulation:
+    """Evaluate the best policies on episodes that were not used to choose them.
+
+    Args:
+      trained: the trained population; its buffers are donated.
+      programs: of `compile_absolute`.
+      history: of the run, to which the time is added; None for one of its own.
+      supervisor: as in `train_population`.
+    """
+    supervisor = Supervisor() if supervisor is None else supervisor
+    start_time = time.perf_counter()
+    evaluation = programs.result()
+    history = (
+        History(evaluations=trained.evaluations, seconds=trained.seconds) if history is None else history
+    )
+    history.spend(compile=time.perf_counter() - start_time)
+    population, results = _evaluate_in_pieces(
+        evaluation, trained.population, history, Pacer(first=64), supervisor
+    )
+    if results is None:
+        supervisor.between_pieces(population, history)
+        raise AssertionError("a supervisor that wants to stop does so between pieces")
+    return trained._replace(population=population, absolute=results, seconds=history.seconds)
+
+
+def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
+    """Compute the metrics of a chunk as numbers, one per member; NaN where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}

@@ -1,0 +1,158 @@
+"""`shoal.train` and `shoal.resume`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.algos.catalogue import check_algorithm
+from shoal.config import arguments
+from shoal.config.traced import on_host
+from shoal.envs.given import environment_of
+from shoal.monitor.listeners import check_listeners
+from shoal.monitor.loggers.requests import Loggers, check_loggers, companions_of
+from shoal.records.members import Variant
+from shoal.runs.plan.decide import decide
+from shoal.runs.train.drive import resume_run, run_experiment
+from shoal.runs.train.planning import Call
+from shoal.runs.train.results import TrainedRun
+from shoal.types import Environment
+
+
+@on_host
+def train(
+    environment: str | Environment | None = None,
+    *,
+    algorithm: str | Any = "",
+    environment_parameters: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    preset: bool = True,
+    start_from: str | Path = "",
+    from_step: int | str = "",
+    variants: Mapping[str, Mapping[str, float]] | None = None,
+    eval_env: Mapping[str, Any] | None = None,
+    listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
+    progress: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Train an agent with several seeds at once and write a run directory; returns when training has ended.
+
+    Args:
+      environment: a name, `module:Name`, or itself; may be left out with a `config`.
+      algorithm: a name ("ppo", "mappo", "a2c", "reinforce", "dqn", "c51", "qr_dqn", "pqn"), `module:Name`, or a
+        config itself.
+      environment_parameters: of an environment given by name, such as `{"gravity": 9.0}`.
+      config: a run directory or its `config.json`, whose settings are used.
+      preset: whether the environment's tuned settings are used, if there are any.
+      start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
+      from_step: the checkpoint of that run whose parameters are used instead: its environment steps, "best" or "last".
+      variants: by labels, numbers that differ between members of one population: settings of the algorithm that are
+        floats, arguments of the optimiser (`optimizer_args.eps`), parameters of the environment (`env.gravity`). Each
+        variant is trained with every seed; None trains one, without a label.
+      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      listeners: objects with `on_start`, `on_training`, `on_evaluation` or `on_end`, which are told and may stop it.
+      loggers: names ("wandb", "tensorboard", "mlflow", "trackio", "csv", `module:Name`) of what the numbers of the run
+        are sent to, or arguments by name, such as `{"wandb": {"project": "cartpole"}}`.
+      film_every: films the first seed's policy each time this many environment steps were made; 0 does not.
+      **settings: any setting of `RunConfig` or of the algorithm's config by its name.
+    Returns:
+      the run; `run.summary["absolute"]["iqm"]` is its score, unless `absolute_episodes=0` leaves that out.
+    Raises:
+      ShoalError: a setting that cannot work, in one sentence, before anything compiles.
+      SavingError: the run was trained, but a part of it could not be written; its `run` is the result.
+    """
+    call = call_of(progress, listeners, loggers, film_every)
+    if environment is not None and not isinstance(environment, str):
+        environment = environment_of(environment, {})
+    check_algorithm(algorithm)
+    experiment = decide(
+        environment,
+        algorithm=algorithm,
+        environment_parameters=arguments.mapping("environment_parameters", environment_parameters),
+        config_file=None if config is None else arguments.path("config", config),
+        use_preset=arguments.boolean("preset", preset),
+        started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
+        from_step=str(from_step),
+        variants=_variants_of(variants),
+        evaluation_parameters=None if eval_env is None else arguments.mapping("eval_env", eval_env),
+        overrides=settings,
+    )
+    return run_experiment(experiment, call)
+
+
+def _variants_of(variants: Any) -> list[Variant] | None:
+    """Return the variants of a population, each with the settings of a mapping by their labels."""
+    if variants is None:
+        return None
+    return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
+
+
+@on_host
+def resume(
+    run: str | Path | TrainedRun,
+    *,
+    from_step: int | str = "",
+    environment: Environment | None = None,
+    score: Callable[..., Any] | None = None,
+    eval_metrics: Callable[..., Any] | None = None,
+    listeners: Sequence[Any] = (),
+    loggers: Loggers | Sequence[str] = (),
+    film_every: int = 0,
+    progress: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Resume a run from its newest sound checkpoint, or from memory; returns when training has ended.
+
+    On the same machine and build its parameters, evaluations and metrics become, bit for bit, those of a run that was
+    never interrupted. With `from_step` a new run starts from an older checkpoint, with its optimiser; `start_from` of
+    `train` takes parameters alone.
+
+    Args:
+      run: its directory, or what `train` returned; only the latter can be resumed without checkpoints.
+      from_step: the checkpoint that a new run starts from, by its environment steps, "best" or "last"; the new run has
+        a directory of its own (`run_dir`), and the old one does not change. "" resumes the run itself.
+      environment: that the run was trained in, where it cannot be made by a name.
+      score: the function that chose the best policy, where it has no import name.
+      eval_metrics: the function that adds metrics to evaluations, where it has no import name.
+      listeners, loggers, film_every: as in `train`.
+      **settings: those that change: `total_steps`, to resume a finished run, numbers of the algorithm that are
+        data (such as its learning rate), and those of checkpoints and log points.
+    Returns:
+      the run, with the evaluations from before.
+    Raises:
+      ShoalError: there is no such run, none of its checkpoints can be used, it is finished, or a setting cannot
+        change.
+      SavingError: as `train`.
+    """
+    call = call_of(progress, listeners, loggers, film_every)
+    finished = run.finished if isinstance(run, TrainedRun) else None
+    if isinstance(run, TrainedRun):
+        environment = run.environment if environment is None else environment
+        run = run.path
+    if environment is not None:
+        environment = environment_of(environment, {})
+    functions = {"score": score, "eval_metrics": eval_metrics}
+    return resume_run(
+        arguments.path("run", run),
+        environment,
+        functions={name: function for name, function in functions.items() if function is not None},
+        overrides=settings,
+        call=call,
+        finished=finished,
+        from_step=str(from_step),
+    )
+
+
+def call_of(progress: Any, listeners: Any, loggers: Any, film_every: Any) -> Call:
+    """Return how a function calls for its runs, from its arguments.
+
+    Raises:
+      ShoalError: one of them is of a wrong type.
+    """
+    return Call(
+        progress=arguments.boolean("progress", progress),
+        listeners=check_listeners(listeners),
+        loggers=companions_of(check_loggers(loggers)),
+        film_every=arguments.whole_number("film_every", film_every, 0, arguments.LARGEST_INDEX),
+    )
