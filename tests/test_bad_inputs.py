@@ -20,7 +20,7 @@ import pytest
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.cli import main
-from shoal.runs.train import compiled_trainer
+from shoal.runs.train import pieces
 from shoal.xla import machine
 
 LONG = "x" * 300
@@ -54,7 +54,7 @@ def untrained(monkeypatch):
     def train_population(*_, **__):
         raise AssertionError("it was accepted, and would have trained")
 
-    monkeypatch.setattr(compiled_trainer, "train_population", train_population)
+    monkeypatch.setattr(pieces, "train_population", train_population)
 
 
 def files(directory):
@@ -196,7 +196,7 @@ WORDS = {
     "--network justname": "'justname' is not module:Name",
     "--network json:JSONDecoder": "JSONDecoder",
     "--score return_men": "did you mean 'return_mean'?",
-    "--eval-metrics shoal.api:nothing": "has no 'nothing'",
+    "--eval-metrics shoal.types:nothing": "has no 'nothing'",
     "--eval-metrics words": "'words' is not module:Name",
     "--latches 3": "latches=3 has no effect with core='none'",
     "--core gru --chunk-length 5": "chunk_length=5 does not divide num_steps=128",
@@ -338,6 +338,7 @@ ROWS = {
 } | COMMANDS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", ROWS, ids=lambda words: words[:60].strip())
 def test_a_bad_command_is_one_sentence(here, untrained, run, capsys, words):
     (here / "full").mkdir()

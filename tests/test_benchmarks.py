@@ -113,6 +113,7 @@ def test_random_policies_reach_what_they_do_in_mpe2_and_scripted_ones_more(name)
     assert np.asarray(reached).mean() > SCRIPTED[name]
 
 
+@pytest.mark.quick("7")
 @pytest.mark.parametrize("agents", [3, 7])
 def test_an_assignment_gives_each_agent_its_own_landmark(agents):
     """The best one for few agents; for many a greedy one."""

@@ -203,12 +203,12 @@ def has_extent(collection):
 
 
 def test_nothing_else_computes_an_interval():
-    """What computes an interval whatever the number of seeds is called within `shoal.ops` alone."""
+    """What computes an interval whatever the number of seeds is called within `shoal.records` alone."""
     calls = re.compile(r"\b(stratified_bootstrap|crossed_bootstrap|percentile)_interval\b")
     found = [
         path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if calls.search(path.read_text())
     ]
     assert sorted(found) == ["records/comparisons.py", "records/scores.py"]
     pure = re.compile(r"\b(difference|improvement|survival|newcombe)_interval\b|\bprofile_band\b")
-    users = [x for x in SOURCE.rglob("*.py") if pure.search(x.read_text()) and x.parent.name != "ops"]
+    users = [x for x in SOURCE.rglob("*.py") if pure.search(x.read_text()) and x.parent.name != "records"]
     assert sorted(x.name for x in users) == ["compare.py", "compare_plots.py"]

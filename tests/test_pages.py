@@ -23,7 +23,6 @@ from shoal.base.files import cache_folder
 from shoal.envs import registry
 from shoal.monitor import run_report as reports
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan.differences import differences
 from shoal.runs.train import compiled_trainer
 from shoal.runs.train import drive as train
 
@@ -198,7 +197,7 @@ def result_of(plan) -> str:
         "algorithm": plan.experiment.algorithm,
         "seeds": score["returns"],
         "steps_per_seed": 0,
-        "settings": differences(plan.experiment),
+        "settings": plan.experiment.differences,
         "absolute": score,
         "final": score,
         "evaluation": {"episodes": 0},

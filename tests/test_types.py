@@ -81,8 +81,8 @@ def two_updates(groups):
 
     def train(_):
         run = start(jax.random.key(0), struct.as_arrays(Halves()), struct.as_arrays(Timed()), 8, settings)
-        run, _ = update_once(run)
-        run, metrics = update_once(run)
+        run, *_ = update_once(run)
+        run, metrics, *_ = update_once(run)
         return run, metrics
 
     return jax.jit(jax.vmap(train, axis_name=ENV_AXIS))(jnp.arange(groups))

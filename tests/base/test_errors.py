@@ -8,7 +8,7 @@ import pytest
 
 import shoal
 from shoal.algos.catalogue import algorithms
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.cli import flags
 from shoal.config.settings import flat

@@ -40,10 +40,10 @@ FAILURES = {
         [1],
     ),
     "itself": ("from mine import later", "in mine.py, line 1: ImportError: cannot import name 'later'", [1]),
-    "exit 0": ("import sys\nsys.exit(0)", "in mine.py, line 2: it ends the process (SystemExit: 0).", [2]),
+    "exit 0": ("import sys\nsys.exit(0)", "in mine.py, line 2: SystemExit: 0, which ends the process.", [2]),
     "exit with words": (
         "raise SystemExit('bye')",
-        "in mine.py, line 1: it ends the process (SystemExit: bye).",
+        "in mine.py, line 1: SystemExit: bye, which ends the process.",
         [1],
     ),
     "recursion": (

@@ -129,6 +129,7 @@ def in_phase(phase, command_line=True):
 # The command line.
 
 
+@pytest.mark.quick("Phase.UNSAVED-2")
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_command_answers_within_a_second_in_each_phase(child, phase, number):
@@ -151,6 +152,7 @@ def test_a_command_answers_within_a_second_in_each_phase(child, phase, number):
         assert process.end() == (status, "", "")
 
 
+@pytest.mark.quick("24")
 @pytest.mark.parametrize("number", OF_SCHEDULERS[1:])
 def test_the_signals_of_schedulers_save_as_sigterm_does(child, number):
     process = child(in_phase(Phase.TRAINING))
@@ -285,6 +287,7 @@ os.set_blocking(2, True)
 }
 
 
+@pytest.mark.quick("none-Phase.TRAINING-True")
 @pytest.mark.parametrize(
     ("phase", "command_line"), [(Phase.STARTING, True), (Phase.TRAINING, True), (Phase.TRAINING, False)]
 )

@@ -17,7 +17,7 @@ from shoal.records import array_file
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.directory import RunDirectory
 from shoal.runs.train import compiled_trainer
-from shoal.runs.train.compiled_trainer import Pacer
+from shoal.runs.train.pacing import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -19,7 +19,7 @@ from shoal.records.checkpoints import Checkpoints
 from shoal.records.directory import RunDirectory
 from shoal.records.json_files import read_number
 from shoal.runs.policies.evaluate import evaluate_run
-from shoal.runs.train.compiled_trainer import Pacer
+from shoal.runs.train.pacing import Pacer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -118,6 +118,7 @@ TO_NUMBERS = {
 }
 
 
+@pytest.mark.quick("two_hot-uneven")
 @pytest.mark.parametrize("support", ["even", "uneven"])
 @pytest.mark.parametrize("name", TO_NUMBERS)
 def test_losses_with_numbers_for_targets_are_cross_entropies(name, support):

@@ -441,6 +441,7 @@ def test_beta_samples_have_the_gradient_of_their_mean():
     np.testing.assert_allclose(slopes, [3 / 25, -2 / 25], rtol=0.03)
 
 
+@pytest.mark.full
 def test_the_gradient_of_a_betas_entropy_is_scipys():
     """Also for parameters so small that JAX's own log B has no gradient."""
     a, b = (np.asarray(x, np.float64) for x in ([1e-6, 1e-3, 2.0, 500.0], [1e-6, 1e6, 0.7, 300.0]))

@@ -245,6 +245,7 @@ WEAK = {
 }
 
 
+@pytest.mark.full
 def test_these_tests_catch_weak_permutations():
     """Each is caught by the tests that should catch it; good ones, from a sort, by none."""
     n, rng = 97, np.random.default_rng(97)
@@ -268,6 +269,7 @@ def test_these_tests_catch_a_weak_network(n, monkeypatch):
     assert landing_p_value(draw(n, 20_000)) < 1e-9
 
 
+@pytest.mark.full
 def test_bad_input_is_named():
     key = jax.random.key(0)
     for n in (0, -3, 2**31):

@@ -87,6 +87,7 @@ def arity(function) -> int:
     return sum(p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
+@pytest.mark.quick("dpo")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_loss_equals_its_paper(name):
     function, oracle = FORMULAS[name]
@@ -190,6 +191,7 @@ def test_every_loss_has_its_own_gradient(name):
         )
 
 
+@pytest.mark.quick("vtrace")
 @pytest.mark.parametrize("name", ["policy_gradient", "baseline", "vtrace", "clip", "penalty", "dpo"])
 def test_no_gradient_passes_into_the_advantage_nor_a_baseline_nor_a_ratio(name):
     function = FORMULAS[name][0]
@@ -228,6 +230,7 @@ def test_surrogates_are_finite_at_extremes(name):
     assert np.all(np.isfinite(value)) and np.all(np.isfinite(gradient))
 
 
+@pytest.mark.full
 def test_kl_estimators_estimate_the_kl():
     """Of two normals one apart: KL = 1/2; and k3 is right where exp(x) - 1 - x loses all its digits."""
     x = np.random.default_rng(1).normal(size=400_000)  # of μ = N(0, 1); π = N(1, 1)

@@ -235,6 +235,7 @@ def test_a_stream_of_length_0(name):
     assert all(result.shape == (0,) for result in CASES[name](s))
 
 
+@pytest.mark.full
 def test_gae_equals_rlax(rlax):
     s = unbroken()
     values = np.append(s.v_tm1, s.v_t[-1])
