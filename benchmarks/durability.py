@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shoal.runs.plan.decide import decide
+
 INTERVAL_SECONDS = 30.0  # between two checkpoints
 GUARDS = {"4 x 128": (4, 128), "1024 x 32": (1024, 32)}
 CHECKPOINTS = ("CartPole-v1, its preset", "118 MB")
@@ -35,12 +37,12 @@ def large() -> dict[str, Any]:
 
 def compiled(settings: dict[str, Any]) -> tuple[Any, Any]:
     """Plan and compile a run; returns both."""
-    from shoal import api
     from shoal.runs.train import drive as train
+    from shoal.runs.train import planning
 
     use_preset = settings.pop("preset", True)
-    experiment = api.decide("CartPole-v1", use_preset=use_preset, overrides=settings)
-    plan = train.plan_run(experiment, train.Call(own_process=True))
+    experiment = decide("CartPole-v1", use_preset=use_preset, overrides=settings)
+    plan = planning.plan_run(experiment, planning.Call(own_process=True))
     return plan, train.compile_run(plan)
 
 

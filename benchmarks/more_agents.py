@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal import api
 from shoal.reports import figures
+from shoal.runs.policies.evaluate import evaluate_run
 
 AGENTS = (8, 16, 24, 32)
 TRAINED_AGENTS, TRAINED_AREA = 8, 40.0  # squared radii for each agent
@@ -33,7 +33,7 @@ def measure(run: str, episodes: int) -> dict[str, dict[str, np.ndarray]]:
         rows: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
         for agents in AGENTS:
             parameters = {"num_agents": agents, "area_per_agent": area(agents)}
-            results = api.evaluate_run(run, None, episodes=episodes, **parameters)
+            results = evaluate_run(run, None, episodes=episodes, **parameters)
             for name, values in rows.items():
                 values.append([x[f"info_{name}"] for x in results["metrics"].values()])
             success = rows["success"][-1]

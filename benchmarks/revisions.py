@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PRESETS = ROOT / "src/shoal/runs/presets"
+PRESETS = ROOT / "src/shoal/runs/plan/presets"
 UPDATES, SEEDS = 8, 2
 SHORT = {"eval_episodes": 4, "num_evals": 1}
 SIZES = {"num_envs": 64, "num_steps": 32}  # of variants, and of a preset that names none
@@ -33,8 +33,20 @@ REPLAY = {**FEW, "learning_starts": 256, "buffer_size": 4096, "batch_size": 32}
 FLAGS = "--xla_force_host_platform_device_count=2"  # runs take one, but those of two devices
 VALUE_BASED = ("dqn", "c51", "qr_dqn")
 SLOW_FAMILIES = ("craftax", "jaxmarl", "playground")
-TIMED = ("seconds", "time", "per_second", "revision", "commit", "host", "path", "_dir", "memory", "pid")
-HELD_BY_NO_RUN = ("lock", ".log")
+TIMED = (
+    "seconds",
+    "time",
+    "per_second",
+    "revision",
+    "commit",
+    "host",
+    "path",
+    "_dir",
+    "memory",
+    "pid",
+    "command",
+)
+HELD_BY_NO_RUN = ("lock", ".log", "owner", ".journal")
 
 # Parts of the algorithms that no preset uses; each on a small environment.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,13 +67,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "lstm": ("CartPole-v1", {"core": "lstm", "chunk_length": 8, "burn_in": 4, "num_minibatches": 2}),
     "mingru": ("MemoryChain-v0", {"core": "mingru", "core_layers": 2, "core_outputs": "sum"}),
     "trials": ("XLand-MiniGrid-R1-9x9", {"environment_parameters": {"trial_episodes": 2}}),
-    "recompute": ("CartPole-v1", {"recompute": "epochs"}),
-    "ensemble": ("CartPole-v1", {"critics": 3}),
-    "categorical critic": ("CartPole-v1", {"value_loss": "categorical"}),
+    "recompute": ("CartPole-v1", {"recompute": "epoch", "norm_adv": "batch"}),
+    "vtrace in the loss": ("CartPole-v1", {"recompute": "minibatch", "advantage": "vtrace"}),
+    "recurrent vtrace": ("CartPole-v1", {"recompute": "epoch", "advantage": "vtrace", "core": "gru"}),
+    "categorical critic": (
+        "CartPole-v1",
+        {"value_head": "categorical", "value_loss": "two_hot", "value_low": 0.0, "value_high": 100.0},
+    ),
     "noisy dueling": ("CartPole-v1", {"algorithm": "dqn", "noisy": True, "dueling": True, **REPLAY}),
     "n steps": ("CartPole-v1", {"algorithm": "dqn", "n_step": 3, **REPLAY}),
     "recurrent pqn": ("MemoryChain-v0", {"algorithm": "pqn", "core": "gru"}),
-    "opponents": ("mpe/Tag-v0", {"opponent_share": 0.5, **FEW}),
+    "opponents": ("mpe/Tag-v0", {"opponent": "past", **FEW}),
     "mappo": ("mpe/Spread-v0", {"algorithm": "mappo", **FEW}),
     "independent c51": ("mpe/Spread-v0", {"algorithm": "c51", **REPLAY}),
     "a population": ("CartPole-v1", {"seeds": 4}),
@@ -167,6 +183,12 @@ def files_of(directory: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> bytes:
+    if path.suffix == ".safetensors":
+        data = path.read_bytes()
+        start = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:start])
+        header.pop("__metadata__", None)  # the record of a checkpoint, which has times
+        return json.dumps(header).encode() + data[start:]
     if path.suffix not in (".json", ".jsonl"):
         return path.read_bytes()
     text = path.read_text()
@@ -197,9 +219,8 @@ def checked_out(revision: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
 
 
-def checksums(revision: str, names: list[str]) -> dict[str, Any]:
-    """The checksums of a revision's parameters, by case."""
-    found = {}
+def checksums(revision: str, names: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield each case with the checksums that a revision comes to."""
     with checked_out(revision) as tree:
         command = [sys.executable, __file__, "--work", *names]
         environment = {
@@ -212,9 +233,8 @@ def checksums(revision: str, names: list[str]) -> dict[str, Any]:
             assert process.stdout is not None
             for line in process.stdout:
                 answer = json.loads(line)
-                found[answer["case"]] = answer["found"]
                 print(f"{revision or 'working tree'}: {answer['case']}", file=sys.stderr)
-    return found
+                yield answer["case"], answer["found"]
 
 
 def main() -> None:
@@ -237,17 +257,20 @@ def main() -> None:
     sides = []
     for revision in (options.base, options.other):
         kept = cached.setdefault(revision, {}) if revision else {}
-        kept |= checksums(revision, [name for name in names if name not in kept])
+        for name, found in checksums(revision, [name for name in names if name not in kept]):
+            kept[name] = found
+            if options.cache:
+                options.cache.write_text(json.dumps(cached, indent=1))
         sides.append(kept)
-    if options.cache:
-        options.cache.write_text(json.dumps(cached, indent=1))
     before, after = sides
-    differing = [name for name in names if before.get(name) != after.get(name)]
+    differing = [
+        name for name in names if before.get(name) != after.get(name) or "error" in before.get(name, {})
+    ]
     for name in differing:
         print(name)
         old, new = before.get(name, {}), after.get(name, {})
         for part in sorted({*old, *new}):
-            if old.get(part) != new.get(part):
+            if old.get(part) != new.get(part) or part == "error":
                 print(f"  {part}: before {old.get(part)}, after {new.get(part)}")
     print(f"{len(names) - len(differing)} of {len(names)} cases are equal bit for bit")
     sys.exit(bool(differing))

@@ -1,8 +1,8 @@
-"""Measure the source's structure: layers, dependencies, sizes, and the way of a setting to the loss.
+"""Measure the source's structure: layers, circles, sizes, and the way of a setting to PPO's loss.
 
-    python benchmarks/structure.py            a table
-    python benchmarks/structure.py --check    exit with 1 where a number is above its limit in pyproject.toml
-    python benchmarks/structure.py --trace    also the frames, calls and files on the way to the loss
+    python benchmarks/structure.py            all numbers, and a table of the packages
+    python benchmarks/structure.py --trace    also which functions lie on the way to the loss, and are called most
+    python benchmarks/structure.py --check    only what is above its limit, by name; exits with 1 if anything is
 
 Layers and limits stand in `[tool.shoal]` of `pyproject.toml`. Code is every line but blank ones, comments, and
 strings that stand alone; the latter are counted as docstrings.
@@ -10,31 +10,44 @@ strings that stand alone; the latter are counted as docstrings.
 
 import argparse
 import ast
+import functools
+import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "shoal"
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["shoal"]
+parse = functools.cache(ast.parse)  # of a source, whose every measure reads the same tree
+LONG_FUNCTION, LONG_FILE = 60, 500  # lines
+COMMAND = ("train", "CartPole-v1", "--learning-rate", "3e-4", "--run-dir")  # whose way to the loss is traced
 
 
-def modules_imported(source: str, package: list[str]) -> Iterator[str]:
+def modules_imported(source: str, package: list[str], *, for_types: bool = True) -> Iterator[str]:
     """Yield the absolute names of all that a source imports, inside functions too.
 
     Args:
       source: of a module.
       package: of the module, from shoal on, which resolves dots.
+      for_types: whether what is imported `if TYPE_CHECKING` counts.
     """
-    for node in ast.walk(ast.parse(source)):
+    todo: list[ast.AST] = [parse(source)]
+    while todo:
+        node = todo.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             stem = [*base, *([node.module] if node.module else [])]
             yield from (".".join([*stem, alias.name]) for alias in node.names)
+        elif for_types or not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            todo += ast.iter_child_nodes(node)
 
 
 def packages_imported(source: str, package: list[str]) -> Iterator[str]:
@@ -55,35 +68,62 @@ def package_of(path: Path) -> str:
     return {"__init__": "", "__main__": "cli"}.get(first, first)
 
 
-def dependencies() -> set[tuple[str, str]]:
-    """Return which packages import which others."""
-    found = set()
-    for path in SOURCE.rglob("*.py"):
+def parents_of(path: Path) -> list[str]:
+    """Return the package that a source stands in, from shoal on, which resolves dots."""
+    return ["shoal", *path.relative_to(SOURCE).parent.parts]
+
+
+def package_imports() -> Iterator[tuple[Path, str, str]]:
+    """Yield each source with its package and one that it imports from."""
+    for path in sorted(SOURCE.rglob("*.py")):
         own = package_of(path)
-        parent = ["shoal", *path.relative_to(SOURCE).parent.parts]
-        found |= {(own, other) for other in packages_imported(path.read_text(), parent) if other != own}
+        for other in sorted(set(packages_imported(path.read_text(), parents_of(path))) - {own}):
+            yield path, own, other
+
+
+def upward(own: str, others: Iterable[str]) -> list[str]:
+    """Return the packages that a package must not import: those of a higher layer, and those beside it."""
+    layer = {name: number for number, names in enumerate(DECLARED["layers"]) for name in names}
+    return sorted(other for other in others if layer[other] <= layer[own])
+
+
+def file_imports() -> set[tuple[str, str]]:
+    """Return which module imports which other one when it runs, inside functions too."""
+    paths = {
+        ".".join([*parents_of(path), path.stem]).removesuffix(".__init__"): path
+        for path in SOURCE.rglob("*.py")
+    }
+    found = set()
+    for own, path in paths.items():
+        for name in modules_imported(path.read_text(), parents_of(path), for_types=False):
+            other = name if name in paths else name.rpartition(".")[0]  # of a module, or of a name in it
+            found |= {(own, other)} if other in paths and other != own else set()
     return found
 
 
 def circles(arrows: set[tuple[str, str]]) -> list[str]:
-    """Return the packages that import themselves by way of others."""
-    reached = {first: {second for other, second in arrows if other == first} for first, _ in arrows}
-    for _ in reached:
-        for seconds in reached.values():
-            seconds |= {third for second in set(seconds) for third in reached.get(second, ())}
-    return sorted(first for first, seconds in reached.items() if first in seconds)
+    """Return what imports itself by way of others."""
+    following: dict[str, set[str]] = {}
+    for first, second in arrows:
+        following.setdefault(first, set()).add(second)
+
+    def reached_from(first: str) -> set[str]:
+        reached, todo = set(), [first]
+        while todo:
+            new = following.get(todo.pop(), set()) - reached
+            reached |= new
+            todo += new
+        return reached
+
+    return sorted(first for first in following if first in reached_from(first))
 
 
 def count_lines(path: Path) -> tuple[int, int]:
     """Count a file's lines of code, and those of its docstrings."""
     source = path.read_text()
-    alone = set()
-    for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+    alone: set[int] = set()
+    for node in ast.walk(parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
             alone |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate(source.splitlines(), 1)
     code = sum(
@@ -107,76 +147,141 @@ def sizes() -> dict[str, tuple[int, int, int]]:
     return {name: (code, docs, tests) for name, (code, docs, tests) in sorted(found.items())}
 
 
-def way_to_the_loss(arguments: list[str]) -> dict[str, int]:
-    """Run a command until PPO's loss is traced, and count what Python did in Shoal's files up to there."""
-    from shoal.algos import ppo
+def long_functions() -> list[str]:
+    """Name the functions that are too long, with their lines."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LONG_FUNCTION:
+                    found.append(f"{path.relative_to(SOURCE)}:{node.name}, {length} lines")
+    return found
+
+
+def long_files() -> list[str]:
+    """Name the files that are too long, with their lines."""
+    lengths = {path: len(path.read_text().splitlines()) for path in sorted(SOURCE.rglob("*.py"))}
+    return [f"{path.relative_to(SOURCE)}, {n} lines" for path, n in lengths.items() if n > LONG_FILE]
+
+
+def concepts() -> list[str]:
+    """Name the classes of Shoal that `ppo.py` names from `update` on, where the way to the loss is."""
+    from shoal.algos import ppo, ppo_config
+
+    known = vars(ppo_config) | vars(ppo)
+    statements = parse(Path(ppo.__file__).read_text()).body
+    start = [getattr(node, "name", "") for node in statements].index("update")
+    found = set()
+    for node in (node for statement in statements[start:] for node in ast.walk(statement)):
+        named: Any = None
+        if isinstance(node, ast.Name | ast.ClassDef):
+            named = known.get(node.id if isinstance(node, ast.Name) else node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = known.get(node.value.id)
+            named = getattr(module, node.attr, None) if isinstance(module, ModuleType) else None
+        if isinstance(named, type) and named.__module__.startswith("shoal"):
+            found.add(named.__name__)
+    return sorted(found)
+
+
+class Way(NamedTuple):
+    """What Python did in Shoal's files from the command line until PPO's loss was traced."""
+
+    frames: list[str]  # the functions that led to the loss, from the first on
+    calls: Counter[str]  # by the function that was called
+    callers: Counter[tuple[str, str]]  # by the function that was called, and the one that called it
+
+
+def way_to_the_loss(arguments: list[str]) -> Way:
+    """Run a command until PPO's loss is traced."""
+    from shoal.algos import ppo_config  # noqa: F401  (so that the import is not counted)
     from shoal.cli import main
 
-    calls: dict[str, int] = {}
-    frames = 0
+    way = Way([], Counter(), Counter())
+    loss = f"{Path('algos') / 'ppo.py'}:loss"
 
     class Reached(BaseException):
         pass
 
+    def name_of(frame: Any) -> str:
+        """Return the file and the name of a frame's function; "" outside of Shoal."""
+        code = frame.f_code
+        path = Path(code.co_filename)
+        return f"{path.relative_to(SOURCE)}:{code.co_qualname}" if path.is_relative_to(SOURCE) else ""
+
     def hook(frame: Any, event: str, _: Any) -> None:
-        nonlocal frames
-        file = frame.f_code.co_filename
-        if event != "call" or not file.startswith(str(SOURCE)):
+        if event != "call" or not frame.f_code.co_filename.startswith(str(SOURCE)):
             return
-        calls[file] = calls.get(file, 0) + 1
-        if file == ppo.__file__ and frame.f_code.co_name == "loss" and not frames:
+        name, above = name_of(frame), frame.f_back
+        while above is not None and not above.f_code.co_filename.startswith(str(SOURCE)):
+            above = above.f_back
+        way.calls[name] += 1
+        way.callers[name, name_of(above) if above else ""] += 1
+        if name == loss:
+            sys.settrace(None)
             while frame is not None:
-                frames += frame.f_code.co_filename.startswith(str(SOURCE))
+                way.frames.insert(0, name_of(frame))
                 frame = frame.f_back
-            sys.setprofile(None)
             raise Reached
 
-    sys.setprofile(hook)
+    sys.settrace(hook)
     try:
         main(arguments)
     except Reached:
         pass
     finally:
-        sys.setprofile(None)
-    loaded = {
-        getattr(module, "__file__", None) or ""
-        for name, module in sys.modules.items()
-        if name.startswith("shoal")
-    }
-    of_settings = sum(
-        n for file, n in calls.items() if file.endswith(("settings.py", "struct.py")) or "/cli/" in file
-    )
-    return {
-        "frames to the loss": frames,
-        "calls to the loss": sum(calls.values()),
-        "of them in settings and command line": of_settings,
-        "files that are imported": sum(file.startswith(str(SOURCE)) for file in loaded),
-    }
+        sys.settrace(None)
+    return way._replace(frames=[name for name in way.frames if name])
 
 
-def measure(options: argparse.Namespace) -> dict[str, int]:
-    """Return all numbers by name, after a table of the packages."""
-    arrows, by_package = dependencies(), sizes()
-    if not options.check:
-        print(f"{'package':<12}{'code':>8}{'docstrings':>12}{'tests':>8}")
-        for name, numbers in by_package.items():
-            print(f"{name or '(tests/)':<12}{numbers[0]:>8,}{numbers[1]:>12,}{numbers[2]:>8,}")
-    names = {package_of(path) for path in SOURCE.rglob("*.py")}
+def show_way(way: Way) -> None:
+    """Print the functions on the way to the loss, and those that are called most with their callers."""
+    print("the way to the loss:", *way.frames, sep="\n  ")
+    print("called most:")
+    for name, count in way.calls.most_common(15):
+        of_name = Counter({caller: n for (called, caller), n in way.callers.items() if called == name})
+        callers = ", ".join(f"{n:,} {caller}" for caller, n in of_name.most_common(2))
+        print(f"{count:>7,} {name} (by {callers})")
+
+
+def measure(by_package: dict[str, tuple[int, int, int]]) -> tuple[dict[str, int], dict[str, list[str]], Way]:
+    """Return all numbers by name, what is behind those that are lists, and the way to the loss."""
+    imports = list(package_imports())
+    arrows = {(own, other) for _, own, other in imports}
+    with tempfile.TemporaryDirectory() as directory:
+        way = way_to_the_loss([*COMMAND, f"{directory}/run"])
+    lists = {
+        "upward imports": [
+            f"{path.relative_to(SOURCE)} imports {other or 'shoal'}"
+            for path, own, other in imports
+            if upward(own, [other])
+        ],
+        "circles": circles(arrows),
+        "circles of files": circles(file_imports()),
+        "long functions": long_functions(),
+        "long files": long_files(),
+        "concepts": concepts(),
+        "frames": way.frames,
+    }
     code, docs, tests = (sum(column) for column in zip(*by_package.values(), strict=True))
+    sources = [path.read_text() for path in SOURCE.rglob("*.py")]
     numbers = {
-        "packages": len(names),
+        "number of packages": len({package_of(path) for path in SOURCE.rglob("*.py")}),
         "dependencies": len(arrows),
-        "circles": len(circles(arrows)),
-        "files": sum(1 for _ in SOURCE.rglob("*.py")),
+        "files": len(sources),
         "code": code,
         "docstrings": docs,
         "tests": tests,
+        "Any": sum(len(re.findall(r"\bAny\b", source)) for source in sources),
+        "calls": way.calls.total(),
     }
-    if options.trace:
-        with tempfile.TemporaryDirectory() as directory:
-            command = ["train", "CartPole-v1", "--learning-rate", "3e-4", "--run-dir", f"{directory}/run"]
-            numbers |= way_to_the_loss(command)
-    return numbers
+    return numbers | {name: len(found) for name, found in lists.items()}, lists, way
+
+
+def above_limits(numbers: dict[str, int], limits: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Return what is above its limit, with its number and the limit."""
+    return [(name, n, limits[name]) for name, n in numbers.items() if n > limits.get(name, n)]
 
 
 def main() -> None:
@@ -187,17 +292,22 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
-    limits = (
-        tomllib.loads((ROOT / "pyproject.toml").read_text())
-        .get("tool", {})
-        .get("shoal", {})
-        .get("limits", {})
-    )
-    numbers = measure(options)
-    above = {name: value for name, value in numbers.items() if value > limits.get(name, value)}
-    for name, value in (above if options.check else numbers).items():
-        print(f"{name:<40}{value:>8,}" + (f"  at most {limits[name]:,}" if name in limits else ""))
-    sys.exit(bool(options.check and above))
+    limits, by_package = DECLARED["limits"], sizes()
+    numbers, lists, way = measure(by_package)
+    if options.check:
+        of_packages = {name: code for name, (code, *_) in by_package.items() if code}
+        above = above_limits(numbers, limits) + above_limits(of_packages, limits["packages"])
+        for name, number, limit in above:
+            print(f"{name}: {number:,}, at most {limit:,}", *lists.get(name, []), sep="\n  ")
+        sys.exit(bool(above))
+    print(f"{'package':<12}{'code':>8}{'at most':>9}{'docstrings':>12}{'tests':>8}")
+    for name, (code, docs, tests) in by_package.items():
+        limit = f"{limits['packages'][name]:,}" if name in limits["packages"] else ""
+        print(f"{name or '(tests/)':<12}{code:>8,}{limit:>9}{docs:>12,}{tests:>8,}")
+    for name, number in numbers.items():
+        print(f"{name:<40}{number:>8,}" + (f"  at most {limits[name]:,}" if name in limits else ""))
+    if options.trace:
+        show_way(way)
 
 
 if __name__ == "__main__":

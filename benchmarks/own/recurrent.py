@@ -6,7 +6,7 @@ from protocol import Program, serve
 from shoal_ppo import training
 
 from shoal import envs
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 
 

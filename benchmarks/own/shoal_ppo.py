@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from protocol import Program
 
-from shoal.algos.ppo import PPOConfig
+from shoal.algos.ppo_config import PPOConfig
 from shoal.config.settings import with_settings
 from shoal.engine.loop import train
 from shoal.engine.population import member_layout as populations
