@@ -164,7 +164,7 @@ MISFITS = {
     "a traced value kept": (
         "def reset(self, key):\n    KEPT.append(jax.random.uniform(key))\n    return Plain.reset(self, key)\n"
         "def step(self, state, action, key):  # here\n    return Plain.step(self, state + KEPT[0], action, key)",
-        "an_env:Mine ({here}) cannot be run: reset or step keeps a traced value in somewhere outside of the state",
+        "an_env:Mine ({here}) cannot be run: reset or step keeps a traced value in another place than the state",
     ),
     "a space of another library": ("action_space = 3", "action_space is a builtins.int"),
     "a summary of nothing": ("info_summaries = {'x': 'sum'}", "info_summaries names 'x'"),
