@@ -862,7 +862,7 @@ def remembering():
     return remember
 
 
-@breaks("hidden-state", words=("keeps a traced value in somewhere outside of the state",))
+@breaks("hidden-state", words=("keeps a traced value in a place outside of the state",))
 class KeepsInAClosure(Walk):
     remember = staticmethod(remembering())
 

@@ -59,7 +59,7 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
     if left:
         names = list(dict.fromkeys(_find_holders(env, left)))
         where = (
-            names[0] if names else "somewhere outside of the state, such as a global, a closure or a cache"
+            names[0] if names else "a place outside of the state, such as a global, a closure or a cache"
         )
         yield leaked("reset or step", where)
         return
