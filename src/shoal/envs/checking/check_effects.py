@@ -58,9 +58,7 @@ def check_side_effects(env: Any, snapshot: Snapshot) -> Iterator[Finding]:
     left = {id(value) for value in _traced_values() if id(value) not in known}
     if left:
         names = list(dict.fromkeys(_find_holders(env, left)))
-        where = (
-            names[0] if names else "a place outside of the state, such as a global, a closure or a cache"
-        )
+        where = names[0] if names else "a place outside of the state, such as a global, a closure or a cache"
         yield leaked("reset or step", where)
         return
     after = _fields(env)
