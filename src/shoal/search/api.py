@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.algos.catalogue import check_algorithm
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.config.traced import on_host
-from shoal.envs.given import environment_of
 from shoal.monitor.loggers.requests import Loggers
 from shoal.runs.train.results import TrainedRun
-from shoal.runs.train.training import call_of
+from shoal.runs.train.training import call_of, given
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
@@ -65,7 +63,8 @@ def sweep(
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
     options = _options(SweepOptions, settings, path=settings.pop("run_dir", ""))
-    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    asked = given(environment, algorithm, environment_parameters, config, preset, eval_env)
+    request = Request(**asked, overrides=settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_sweep(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
@@ -109,7 +108,8 @@ def tune(
     """
     settings["storage"] = str(settings.get("storage", ""))
     options = _options(TuneOptions, settings, path=settings.pop("run_dir", ""))
-    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    asked = given(environment, algorithm, environment_parameters, config, preset, eval_env)
+    request = Request(**asked, overrides=settings)
     searched = _space({"grid": grid, "random": random, "where": where}, space)
     return run_tuning(request, searched, options, call_of(progress, listeners, loggers, film_every))
 
@@ -149,7 +149,8 @@ def pbt(
       ShoalError: a setting that cannot work, in one sentence, before anything compiles.
     """
     options = _options(PbtOptions, settings)
-    request = _request(environment, algorithm, environment_parameters, config, preset, eval_env, settings)
+    asked = given(environment, algorithm, environment_parameters, config, preset, eval_env)
+    request = Request(**asked, overrides=settings)
     tuned = read_tuned(arguments.mapping("tune", tune), arguments.mapping("start", start))
     return run_pbt(request, tuned, options, call_of(progress, listeners, loggers, film_every))
 
@@ -173,34 +174,6 @@ def replay(
     """
     path = run.path if isinstance(run, TrainedRun) else arguments.path("run", run)
     return run_replay(path, settings, call_of(progress, listeners, loggers, film_every))
-
-
-def _request(
-    environment: Any,
-    algorithm: Any,
-    environment_parameters: Any,
-    config: Any,
-    preset: Any,
-    eval_env: Any,
-    settings: Mapping[str, Any],
-) -> Request:
-    """Make the request of a search from a caller's arguments.
-
-    Raises:
-      ShoalError: one of them is of a wrong type.
-    """
-    if environment is not None and not isinstance(environment, str):
-        environment = environment_of(environment, {})
-    check_algorithm(algorithm)
-    return Request(
-        environment,
-        algorithm,
-        arguments.mapping("environment_parameters", environment_parameters),
-        None if config is None else arguments.path("config", config),
-        arguments.boolean("preset", preset),
-        None if eval_env is None else arguments.mapping("eval_env", eval_env),
-        settings,
-    )
 
 
 def _options(cls: type[Chosen], settings: dict[str, Any], **given: Any) -> Chosen:

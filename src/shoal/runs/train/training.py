@@ -63,22 +63,35 @@ def train(
       SavingError: the run was trained, but a part of it could not be written; its `run` is the result.
     """
     call = call_of(progress, listeners, loggers, film_every)
-    if environment is not None and not isinstance(environment, str):
-        environment = environment_of(environment, {})
-    check_algorithm(algorithm)
     experiment = decide(
-        environment,
-        algorithm=algorithm,
-        environment_parameters=arguments.mapping("environment_parameters", environment_parameters),
-        config_file=None if config is None else arguments.path("config", config),
-        use_preset=arguments.boolean("preset", preset),
+        **given(environment, algorithm, environment_parameters, config, preset, eval_env),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         from_step=str(from_step),
         variants=_variants_of(variants),
-        evaluation_parameters=None if eval_env is None else arguments.mapping("eval_env", eval_env),
         overrides=settings,
     )
     return run_experiment(experiment, call)
+
+
+def given(
+    environment: Any, algorithm: Any, environment_parameters: Any, config: Any, preset: Any, eval_env: Any
+) -> dict[str, Any]:
+    """Return the arguments of `decide` that functions of `import shoal` take alike, by its names for them.
+
+    Raises:
+      ShoalError: one of them is of a wrong type.
+    """
+    if environment is not None and not isinstance(environment, str):
+        environment = environment_of(environment, {})
+    check_algorithm(algorithm)
+    return {
+        "environment": environment,
+        "algorithm": algorithm,
+        "environment_parameters": arguments.mapping("environment_parameters", environment_parameters),
+        "config_file": None if config is None else arguments.path("config", config),
+        "use_preset": arguments.boolean("preset", preset),
+        "evaluation_parameters": None if eval_env is None else arguments.mapping("eval_env", eval_env),
+    }
 
 
 def _variants_of(variants: Any) -> list[Variant] | None:
