@@ -53,16 +53,16 @@ def require_contract(env: Any, name: str = "") -> None:
     except Exception as error:
         if user_code_error(error) is not None:
             raise
-        raise _refusal(env, name, f"{describe(error)}; {hint}") from error
+        raise _refusal(env, name, describe(error), hint) from error
     if finding is not None:
-        raise _refusal(env, name, f"{finding.message}; {hint}")
+        raise _refusal(env, name, finding.message, hint)
 
 
-def _refusal(env: Any, name: str, reason: str) -> ShoalError:
+def _refusal(env: Any, name: str, problem: str, hint: str) -> ShoalError:
     """Make the error for an environment, with the line of `reset` where that alone is wrong, else that of `step`."""
-    method = "reset" if "reset" in reason and "step" not in reason else "step"
+    method = "reset" if "reset" in problem and "step" not in problem else "step"
     named = contract.named(getattr(base.unwrapped(env), method, None), name)
-    return ShoalError(f"{named} cannot be run: {reason}")
+    return ShoalError(f"{named} cannot be run: {problem}; {hint}")
 
 
 def _check_declarations(env: Any) -> Iterator[Finding]:
