@@ -355,7 +355,6 @@ class Ending:
     ],
     ids=["plain", "normalised", "shared memory", "two memories", "a scan at once"],
 )
-@pytest.mark.quick("two memories")
 def test_a_terminal_observation_may_hold_anything(settings):
     """It is in no statistic, no loss and no memory: NaN there gives the same parameters, bit for bit."""
     config = with_settings(PPOConfig(), hidden_sizes=(8,), num_minibatches=2, **settings).resolved()
@@ -564,7 +563,6 @@ def test_a_discrete_head_does_not_fit_a_box():
 
 @pytest.mark.full
 @pytest.mark.parametrize("config", [A2CConfig(), ReinforceConfig()], ids=["a2c", "reinforce"])
-@pytest.mark.quick("a2c")
 def test_the_policy_gradient_is_ppo_without_a_ratio(config):
     """On the first and only minibatch, PPO's clipped objective has the policy gradient's gradient."""
     env = envs.make("CartPole-v1")

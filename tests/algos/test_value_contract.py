@@ -144,7 +144,6 @@ DEGREE = {"dqn": 2, "c51": 0, "qr_dqn": 1, "pqn": 2}  # of the loss in these uni
 @pytest.mark.parametrize(
     "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core", "dueling"} & {*more}]
 )
-@pytest.mark.quick("munchausen", "watkins", "pqn")
 @pytest.mark.rare("dqn")
 def test_targets_are_right_at_any_scale_of_rewards_and_where_no_action_is_legal(case):
     """Losses scale as rewards do, whose numbers of scale 1 `test_value_updates` compares with NumPy's; a mask that

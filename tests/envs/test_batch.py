@@ -73,7 +73,6 @@ def run(batch, seed=0, steps=STEPS):
 @pytest.mark.full
 @pytest.mark.parametrize("num_envs", [ONE, SOME, MANY])
 @pytest.mark.parametrize("policy", ["fresh", "pool"])
-@pytest.mark.quick("fresh-8", "pool-8")
 def test_rollout_equals_a_loop_over_single_environments(num_envs, policy):
     batch = Batch(Dice(), num_envs, policy, POOL)
     key, steps = jax.random.key(4), STEPS

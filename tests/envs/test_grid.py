@@ -277,7 +277,6 @@ def test_the_page_gives_the_numbers_of_tiles_and_colours():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in envs.environments() if "MiniGrid-" in name])
-@pytest.mark.quick("MiniGrid-DoorKey-5x5", "MiniGrid-MemoryS8", "MiniGrid-Playground", R1)
 def test_every_number_of_a_world_has_bounds_in_which_its_defaults_lie(name):
     world = envs.make(name)
     bounds = struct.bounds_of(type(world))

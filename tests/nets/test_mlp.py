@@ -63,7 +63,6 @@ def test_features_are_the_last_hidden_layer():
 
 @pytest.mark.full
 @pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.quick("True")
 def test_few_rows_are_computed_as_many_are(layer_norm):
     """Gradients of the mean: by sums and single rows (2 and 8), and by products of all rows (20 and 40)."""
     mlp = drawn_module(lambda key: MLP(5, (64, 8), 2, layer_norm=layer_norm, key=key))

@@ -91,7 +91,6 @@ def test_one_seed_has_no_band():
 @pytest.mark.full
 @pytest.mark.parametrize("points", [1, 2, 5])
 @pytest.mark.parametrize("seeds", [1, 8])
-@pytest.mark.quick("1-1", "8-5")
 def test_a_picture_is_written(tmp_path, points, seeds):
     path = tmp_path / "curve.png"
     plots.plot_learning_curve(path, STEPS[:points], RETURNS[:points, :seeds], "CartPole-v1, ppo")

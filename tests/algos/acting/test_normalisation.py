@@ -153,7 +153,6 @@ def test_a_scale_of_rewards_is_data_that_only_the_learner_sees():
 
 @pytest.mark.full
 @pytest.mark.parametrize("settings", [{}, {"norm_reward": True}, {"norm_value": "running"}], ids=str)
-@pytest.mark.quick("{}")
 def test_rewards_are_scaled_after_they_were_normalised(settings):
     """Without normalisation as by a wrapper around the environment; powers of 2, so that nothing is rounded."""
     config = made(advantage="gae", **settings)

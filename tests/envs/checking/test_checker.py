@@ -421,7 +421,6 @@ GOOD_OFTEN = """
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.quick("BetPaidAtTheEnd")
 @pytest.mark.rare(*(set(GOOD) - set(GOOD_OFTEN.split())))
 def test_nothing_is_found_in_a_good_environment(name):
     assert check(GOOD[name]()) == []
@@ -491,7 +490,6 @@ def test_odd_values_in_a_timestep_are_findings_and_no_errors(method, field):
 
 @pytest.mark.full
 @pytest.mark.parametrize("method", ["reset", "step"])
-@pytest.mark.quick("step")
 def test_odd_results_are_findings_and_no_errors(method):
     for odd in ODD:
         env = environment(type("Odd", (Walk,), {method: lambda self, *args, odd=odd: odd}))()

@@ -126,7 +126,6 @@ def some_steps(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.quick("MiniGrid-Playground")
 def test_an_image_is_the_symbols_tile_for_tile(name):
     world, _, symbols, images = some_steps(name)
     view, size = world.view_size, world.image_tile_size
@@ -157,7 +156,6 @@ def test_the_symbols_can_be_read_off_an_image():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["MiniGrid-Playground", "XLand-MiniGrid-R4-13x13"])
-@pytest.mark.quick("MiniGrid-Playground")
 def test_the_whole_grid_is_shown_with_what_the_agent_sees_in_light(name):
     world, states, symbols, _ = some_steps(name)
     assert can_render(world) and frames_per_second(world) == 10

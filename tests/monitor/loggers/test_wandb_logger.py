@@ -145,7 +145,6 @@ def test_wandb_sync_sends_what_was_logged_offline(log, run_path, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("environment", [{"WANDB_SWEEP_ID": "s"}, {"WANDB_RUN_ID": "agents"}], ids=str)
-@pytest.mark.quick("{'WANDB_SWEEP_ID': 's'}")
 def test_an_agent_has_one_run(log, environment, run_path):
     told = log("wandb", 0, 10, members=2, env=environment)
     assert list(told["state"]["ids"]) == ["all"]

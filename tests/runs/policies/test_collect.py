@@ -123,7 +123,6 @@ def test_action_t_leads_from_observation_t_to_the_next(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("acting", ["random", "sampled"])
-@pytest.mark.quick("sampled")
 def test_devices_do_not_change_what_is_collected(tmp_path, acting):
     policy = None if acting == "random" else untrained(shoal.make("Pendulum-v1"))
     both, one = (

@@ -51,7 +51,6 @@ def trajectory(rules, place, velocity, radius, steps):
 
 
 @pytest.mark.full
-@pytest.mark.quick("2")
 @pytest.mark.parametrize("dimensions", [2, 3])
 @pytest.mark.rare("3")
 def test_forces_and_trajectories_are_those_of_all_pairs(dimensions):

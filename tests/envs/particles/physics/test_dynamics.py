@@ -69,7 +69,6 @@ def orders(integrator, law):
 
 @pytest.mark.full
 @pytest.mark.parametrize("law", ["linear", "hertz"])
-@pytest.mark.quick("linear")
 def test_verlet_is_of_order_two_within_a_contact(law):
     found = orders("verlet", law)
     assert np.all(found[:4] > 1.9), found
@@ -227,7 +226,6 @@ def wedge(friction, integrator):
 
 @pytest.mark.full
 @pytest.mark.parametrize("integrator", ["verlet", "euler"])
-@pytest.mark.quick("verlet")
 def test_static_friction_holds_at_a_size_ratio_of_ten(integrator):
     # Both contacts of the small disc hold while half the angle of the wedge is below the angle of friction:
     # tan(β / 2) = 0.316, where the normals of the contacts enclose β.

@@ -239,7 +239,6 @@ def pair_impact(case, law):
 
 @pytest.mark.full
 @LAW
-@pytest.mark.quick("hertz")
 def test_chung_ooi_7_and_8_two_spheres_with_spin(law):
     # Equal spheres, and spheres of different size; the first four slide all the time, the last is without friction.
     radius = np.array([[0.1, 0.1], [0.1, 0.2], [0.1, 1.0], [0.1, 0.1], [0.1, 0.3]])

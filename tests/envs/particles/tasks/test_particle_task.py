@@ -153,7 +153,6 @@ def test_a_contact_that_begins_and_ends_within_a_decision_is_counted(place, spee
 @pytest.mark.full
 @pytest.mark.parametrize("boundary", ["walls", "periodic"])
 @pytest.mark.parametrize("neighbours", ["all", "cells"])
-@pytest.mark.quick("cells-periodic", "all-walls")
 def test_contacts_that_begin_are_those_of_single_steps_counted_in_numpy(neighbours, boundary):
     """Dense worlds of fast discs, with walls left and met in one decision, and lists that are made anew."""
     dense = dict(area_per_agent=9.0, boundary=boundary, drag=0.0)
