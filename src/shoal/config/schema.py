@@ -55,6 +55,9 @@ class FieldSchema(NamedTuple):
     use: fields.Use
 
 
+_NO_USE = fields.Use()
+
+
 @fields.once_per_class
 def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
     """Return the declarations of a dataclass's fields but hidden ones, in their order."""
@@ -84,9 +87,6 @@ def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
     return tuple(schema)
 
 
-_NO_USE = fields.Use()
-
-
 def _groups_of_class(cls: Any) -> dict[str, str]:
     """Return the `group` of the class that first declares each field."""
     groups: dict[str, str] = {}
@@ -99,7 +99,7 @@ def _groups_of_class(cls: Any) -> dict[str, str]:
 @functools.cache
 def _may_nest(declared: Any) -> bool:
     options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
-    return any(x not in (*_KINDS, types.NoneType) for x in options)
+    return any(x not in (*KINDS, types.NoneType) for x in options)
 
 
 @functools.cache
@@ -150,7 +150,8 @@ def field_texts(cls: type) -> Mapping[str, str]:
     return texts
 
 
-_KINDS: dict[Any, tuple[Any, str]] = {
+# The values that a plain type takes, and its words in a message.
+KINDS: dict[Any, tuple[Any, str]] = {
     float: (numbers.Real, "a number"),
     int: (numbers.Integral, "a whole number"),
     bool: (bool, "True or False"),

@@ -22,7 +22,7 @@ from shoal.config import fields
 from shoal.config.other_trainers import hint_of_other_trainer
 from shoal.config.requirements import Needs, Table
 from shoal.config.schema import (
-    _KINDS,
+    KINDS,
     Choice,
     FieldSchema,
     field_texts,
@@ -33,7 +33,6 @@ from shoal.config.schema import (
 )
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 # First words of settings by which other trainers send their metrics to a service or a viewer.
 LOGGERS = ("wandb", "tensorboard", "tb", "mlflow", "comet", "neptune", "clearml", "aim", "track", "logger")
@@ -359,13 +358,13 @@ def _check_type(name: str, value: Any, declared: Any) -> None:
             wanted, example = _TUPLES.get(element, ("values", "()"))
             raise ShoalError(f"{name}={value!r} is not a tuple of {wanted}; give one such as {example}.")
     elif not _has_type(value, declared):
-        raise ShoalError(f"{name}={value!r} is not {_KINDS[declared][1]}.")
+        raise ShoalError(f"{name}={value!r} is not {KINDS[declared][1]}.")
 
 
 def _has_type(value: Any, declared: Any) -> bool:
-    if declared not in _KINDS:
+    if declared not in KINDS:
         return True
-    return isinstance(value, _KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
+    return isinstance(value, KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
 
 
 _TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

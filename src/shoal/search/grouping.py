@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The arguments of `experiment.decide` that all members of a sweep have in common."""
+    """The arguments of `decide` that all members of a sweep have in common."""
 
     environment: Any
     algorithm: Any = ""

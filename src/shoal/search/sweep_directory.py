@@ -1,4 +1,4 @@
-"""The directory of a sweep: its request, and which run trains which settings (see `disk.search_files`)."""
+"""The directory of a sweep: its request, and which run trains which settings (see `records.search_files`)."""
 
 import json
 from collections.abc import Mapping, Sequence

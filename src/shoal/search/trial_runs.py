@@ -1,6 +1,6 @@
 """Tuning by Optuna, in which each batch of trials trains as a sweep does: as populations of few compiled programs.
 
-The directory is that of a sweep (see `disk.search_files`), whose runs are those of the batches, so that
+The directory is that of a sweep (see `records.search_files`), whose runs are those of the batches, so that
 `shoal eval` and `shoal.load` find its best setting.
 """
 

@@ -33,7 +33,7 @@ from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_ru
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
 from shoal.runs.train.pieces import TrainedPopulation
-from shoal.runs.train.planning import Call, Plan, _note_duration, plan_run
+from shoal.runs.train.planning import Call, Plan, note_duration, plan_run
 from shoal.runs.train.results import TrainedRun, finished_run, summarise
 from shoal.runs.train.resume import Finished, Restoration
 from shoal.types import Environment
@@ -179,7 +179,7 @@ def _run(
             plan = plan_run(experiment, call, changes=changes)
             origin = _source(plan)
             companions.require(call.note)
-            _note_duration(plan, call)
+            note_duration(plan, call)
             compiled = compile_run(plan, origin)
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,

@@ -32,7 +32,7 @@ class Call(NamedTuple):
     own_process: bool = (
         False  # whether the process does nothing else: the backend may be set up for this run alone
     )
-    listeners: tuple[Any, ...] = ()  # see `show.listeners`
+    listeners: tuple[Any, ...] = ()  # see `monitor.listeners`
     loggers: tuple[Companion, ...] = ()  # processes beside each run
     film_every: int = 0  # environment steps between two films; 0 for none
     command: str | None = None  # of the command line; None from Python
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     is_new: bool  # else it is resumed in its directory
 
 
-def _note_duration(plan: Plan, call: Call) -> None:
+def note_duration(plan: Plan, call: Call) -> None:
     """Say how long a run takes by the speed that was measured with its preset, where that is more than ten minutes."""
     experiment, run = plan.experiment, plan.experiment.run
     name, trials = experiment.environment_name, bool(experiment.environment_parameters.get(TRIAL))
