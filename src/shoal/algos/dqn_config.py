@@ -17,6 +17,9 @@ from shoal.nets import networks, q_networks
 from shoal.nets.q_networks import QNetworkConfig
 from shoal.types import Algorithm, EnvSpec
 
+_WITH_ERRORS = Needs("values", ("expected", "quantile"))  # C51 has a cross-entropy
+_MUNCHAUSEN = Needs("munchausen", (True,))
+
 
 @struct.struct
 class DQNConfig(NormalisationConfig):
@@ -60,26 +63,19 @@ class DQNConfig(NormalisationConfig):
         needs=Needs("multistep", other_than=("n_step",), such_as="retrace"),
     )
     """Multiplies the traces of multistep by this for each step."""
-    huber: bool = parameter(False, group="targets", needs=Needs("values", ("expected", "quantile")))
+    huber: bool = parameter(False, group="targets", needs=_WITH_ERRORS)
     """Makes the loss linear for errors beyond huber_delta; of quantiles, squared for errors within it."""
     huber_delta: float = parameter(
-        1.0,
-        above=0.0,
-        group="targets",
-        needs=(Needs("values", ("expected", "quantile")), Needs("huber", (True,))),
+        1.0, above=0.0, group="targets", needs=(_WITH_ERRORS, Needs("huber", (True,)))
     )
     """Makes the loss linear for errors beyond this (huber)."""
     munchausen: bool = parameter(False, group="targets")
     """Adds the scaled logarithm of the softmax policy to the reward, and takes soft values."""
-    munchausen_temperature: float = parameter(
-        0.03, above=0.0, group="targets", needs=Needs("munchausen", (True,))
-    )
+    munchausen_temperature: float = parameter(0.03, above=0.0, group="targets", needs=_MUNCHAUSEN)
     """Sets the temperature of the softmax policy (munchausen)."""
-    munchausen_alpha: float = parameter(
-        0.9, low=0.0, high=1.0, group="targets", needs=Needs("munchausen", (True,))
-    )
+    munchausen_alpha: float = parameter(0.9, low=0.0, high=1.0, group="targets", needs=_MUNCHAUSEN)
     """Multiplies the logarithm that is added to the reward by this (munchausen)."""
-    munchausen_lowest: float = parameter(-1.0, high=0.0, group="targets", needs=Needs("munchausen", (True,)))
+    munchausen_lowest: float = parameter(-1.0, high=0.0, group="targets", needs=_MUNCHAUSEN)
     """Adds at least this logarithm, times the temperature, to the reward (munchausen)."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:

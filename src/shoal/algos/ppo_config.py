@@ -56,13 +56,7 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     """Sets the KL per update that the adaptive schedule and the adaptive KL coefficient aim at."""
     gamma: float = parameter(0.99, low=0.0, high=1.0, group=_USED)
     """Discounts rewards by this factor per step."""
-    gae_lambda: float = parameter(
-        0.95,
-        low=0.0,
-        high=1.0,
-        group=_VALUE,
-        needs=_TRACE,
-    )
+    gae_lambda: float = parameter(0.95, low=0.0, high=1.0, group=_VALUE, needs=_TRACE)
     """Sets the trace decay of generalised advantage estimation, λ-returns and V-trace; 1 is Monte Carlo, 0 one-step."""
     advantage: str = parameter("gae", functions=ESTIMATORS, group=_VALUE)
     """Estimates advantages and the value's targets by generalised advantage estimation; by λ-returns, which are the
@@ -104,19 +98,9 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     value_loss: str = parameter("squared", functions=LOSSES, group=_VALUE)
     """Trains the critic by half the squared error or by Huber's loss; or, where it predicts a distribution (value_head
     categorical), by the cross-entropy with a Gaussian around the target or with the two atoms nearest to it."""
-    huber_delta: float = parameter(
-        1.0,
-        above=0.0,
-        group=_VALUE,
-        needs=_HUBER,
-    )
+    huber_delta: float = parameter(1.0, above=0.0, group=_VALUE, needs=_HUBER)
     """Makes the value loss linear for errors beyond this (value_loss huber)."""
-    hl_gauss_sigma: float = parameter(
-        0.75,
-        above=0.0,
-        group=_VALUE,
-        needs=_HL_GAUSS,
-    )
+    hl_gauss_sigma: float = parameter(0.75, above=0.0, group=_VALUE, needs=_HL_GAUSS)
     """Gives the Gaussian around a target this standard deviation, in distances between atoms (value_loss hl_gauss)."""
     clip_vloss: bool = parameter(False, group=_VALUE)
     """Clips the change of the value as the ratio is clipped."""

@@ -15,6 +15,8 @@ from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, TorsoConfig, check_t
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 
 DistributionName = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
+_CATEGORICAL = Needs("value_head", ("categorical",))
+_APART = Needs("shared_torso", (False,))
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 
@@ -33,7 +35,7 @@ class ActorCriticConfig(CoreConfig):
     }
 
     critic_hidden_sizes: tuple[int, ...] | None = parameter(
-        None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=Needs("shared_torso", (False,))
+        None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_APART
     )
     """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
     shared_torso: bool = False
@@ -42,7 +44,7 @@ class ActorCriticConfig(CoreConfig):
         Kind(""),
         functools.partial(torso_choice.choose, setting="critic_encoder"),
         torso_choice.name_of,
-        needs=Needs("shared_torso", (False,)),
+        needs=_APART,
     )
     """Gives the critic another encoder, named as encoder is; None uses encoder."""
     policy_scale: float = parameter(0.01, above=0.0, initial=True)
@@ -53,11 +55,11 @@ class ActorCriticConfig(CoreConfig):
     """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
     (value_loss hl_gauss or two_hot)."""
     # Static, as value_high: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
-    value_low: float | None = parameter(None, static=True, needs=Needs("value_head", ("categorical",)))
+    value_low: float | None = parameter(None, static=True, needs=_CATEGORICAL)
     """Sets the lowest value that a categorical critic can predict; it has no default."""
-    value_high: float | None = parameter(None, static=True, needs=Needs("value_head", ("categorical",)))
+    value_high: float | None = parameter(None, static=True, needs=_CATEGORICAL)
     """Sets the highest value that a categorical critic can predict; it has no default."""
-    value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX, needs=Needs("value_head", ("categorical",)))
+    value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
     """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
     distribution: DistributionName = parameter("auto", group="actions")
     """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""

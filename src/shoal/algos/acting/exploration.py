@@ -16,6 +16,8 @@ from shoal.ops import statistics
 from shoal.ops.distributions import EpsilonGreedy
 from shoal.types import Array, Clock, Learner, PyTree
 
+_PLAIN = Needs("noisy", (False,))  # noisy layers explore by themselves
+
 
 @struct.struct
 class ExplorationConfig:
@@ -23,13 +25,13 @@ class ExplorationConfig:
 
     group: ClassVar[str] = "exploration"
 
-    start_e: float = parameter(1.0, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
+    start_e: float = parameter(1.0, low=0.0, high=1.0, needs=_PLAIN)
     """Takes a random action with this probability at the start of training."""
-    end_e: float = parameter(0.05, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
+    end_e: float = parameter(0.05, low=0.0, high=1.0, needs=_PLAIN)
     """Takes a random action with this probability after exploration_fraction of the training."""
-    exploration_fraction: float = parameter(0.5, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
+    exploration_fraction: float = parameter(0.5, low=0.0, high=1.0, needs=_PLAIN)
     """Changes the probability of a random action linearly over this share of the training."""
-    eval_epsilon: float | None = parameter(None, low=0.0, high=1.0, needs=Needs("noisy", (False,)))
+    eval_epsilon: float | None = parameter(None, low=0.0, high=1.0, needs=_PLAIN)
     """Takes a random action with this probability in evaluations that sample actions; None is end_e."""
 
 
@@ -53,7 +55,7 @@ class WithExploration(Protocol):
 
     @property
     def exploration(self) -> ExplorationConfig:
-        """How many."""
+        """How many, and when."""
         ...
 
 

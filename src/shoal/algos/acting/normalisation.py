@@ -24,6 +24,7 @@ from shoal.types import (
 )
 
 CLIP = 10.0  # of normalised observations, unless `obs_clip` says otherwise
+_NORMALISED = Needs("norm_obs", (True,))
 
 
 @struct.struct
@@ -34,16 +35,14 @@ class NormalisationConfig(settings.Nested):
 
     norm_obs: bool = parameter(False, group="most used")
     """Normalises observations by their running mean and standard deviation, kept with the policy."""
-    obs_norm_entries: tuple[str, ...] = parameter((), needs=Needs("norm_obs", (True,)))
+    obs_norm_entries: tuple[str, ...] = parameter((), needs=_NORMALISED)
     """Normalises these entries of a dictionary of observations; () normalises all but integers (norm_obs)."""
-    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, needs=Needs("norm_obs", (True,)))
+    obs_norm_min_deviation: float = parameter(1e-4, above=0.0, needs=_NORMALISED)
     """Divides observations by at least this deviation, so that an entry that hardly changes is not magnified
     (norm_obs)."""
-    obs_norm_max_deviation: float = parameter(
-        math.inf, above=0.0, high=math.inf, needs=Needs("norm_obs", (True,))
-    )
+    obs_norm_max_deviation: float = parameter(math.inf, above=0.0, high=math.inf, needs=_NORMALISED)
     """Divides observations by at most this deviation (norm_obs)."""
-    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX, needs=Needs("norm_obs", (True,)))
+    obs_norm_warmup_steps: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_NORMALISED)
     """Computes the statistics of observations over this many environment steps of random actions before training,
     outside of the budget, in whole rollouts; with 0 the first rollout sees observations as they are (norm_obs)."""
     # Static, since infinity leaves the clip out of the program, and None depends on the bool norm_obs.
