@@ -368,6 +368,14 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     assert error(split_settings, config, {name: 0.5}) == f"there is no setting {name!r}; {told(as_keywords)}"
 
 
+def test_a_flag_of_another_trainer_gets_what_switches_it_off(command, capsys):
+    cases = {"--anneal-lr False": "--lr-schedule constant", "--anneal-lr=0": "--lr-schedule constant"}
+    cases |= {"--anneal-lr": "--lr-schedule linear", "--normalize-observations False": "--no-norm-obs"}
+    for words, meant in cases.items():
+        assert command("train", "CartPole-v1", *words.split()) == 2
+        assert capsys.readouterr().err.endswith(f"; did you mean {meant!r}?\n")
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

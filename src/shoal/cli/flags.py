@@ -63,11 +63,11 @@ def parse_values(
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
     values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}
-    for word in words:
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         if word.startswith("-"):
-            flag = word.partition("=")[0]
+            flag, _, value = (word if "=" in word else f"{word}={following}").partition("=")
             program = " ".join(command.split()[:2])
-            hint = _replaced_choice(flag, default) or settings.hint_of(flag, flag_names(default))
+            hint = _replaced_choice(flag, default) or settings.hint_of(flag, flag_names(default), value)
             algorithm = fields["algorithm"].value if "algorithm" in fields else "ppo"
             chosen = "" if algorithm == "ppo" else f" --algorithm {algorithm}"
             hint = hint or f"; `{program}{chosen} --help` lists them"

@@ -12,16 +12,13 @@ def hint_of_other_trainer(name: str, options: Collection[str], value: str = "") 
     """Suggest the settings that another trainer calls by a name, and those of this name itself; "" if there are none.
 
     Args:
-      name: as a flag if the options are flags.
-      value: for a flag.
+      name, value: of a flag if the options are flags.
     """
     plain = name.strip("-+").rpartition(".")[2].replace("-", "_").lower()
     dashes = "--" * name.startswith("--")
     as_option = (lambda x: f"--{x.replace('_', '-')}") if dashes else str
     meanings, off, sentences = other_trainers()
-    if plain.removeprefix("no_") in off and (
-        plain.startswith("no_") or value.lower() in ("false", "no", "0")
-    ):
+    if plain.removeprefix("no_") in off and (plain.startswith("no_") or switches_off(value)):
         meanings, value, plain = off, "", plain.removeprefix("no_")
     elif as_option(plain) in options:
         meanings = {plain: plain}
@@ -42,6 +39,11 @@ def hint_of_other_trainer(name: str, options: Collection[str], value: str = "") 
     elif value and " " not in words[-1]:
         words[-1] = f"{words[-1]} {value}"
     return f"; did you mean {(' ' if dashes else ', ').join(words)!r}?"
+
+
+def switches_off(value: str) -> bool:
+    """Report whether the value of a flag says no."""
+    return value.lower() in ("false", "no", "0")
 
 
 @functools.cache

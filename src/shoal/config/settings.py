@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import fields
-from shoal.config.other_trainers import hint_of_other_trainer
+from shoal.config.other_trainers import hint_of_other_trainer, switches_off
 from shoal.config.requirements import Needs, Table
 from shoal.config.schema import (
     KINDS,
@@ -268,12 +268,12 @@ def unknown_setting(name: str, value: Any, config: Any, known: Iterable[str] = (
     return ShoalError(f"there is no setting {name!r}{hint_of(name, [x for x in known or own if x != name])}.")
 
 
-def hint_of(name: str, options: Iterable[str]) -> str:
-    """Suggest what an unknown setting or flag means: by its use in other trainers, or the nearest option."""
+def hint_of(name: str, options: Iterable[str], value: str = "") -> str:
+    """Suggest what an unknown setting or flag (with a "False" after it) means elsewhere, or the nearest option."""
     named = list(options)
     if name.strip("-").replace("-", "_").partition("_")[0] in LOGGERS:
         return nearest(name, named) or f"; {LOGGING}"
-    return hint_of_other_trainer(name, named) or nearest(name, named)
+    return hint_of_other_trainer(name, named, value if switches_off(value) else "") or nearest(name, named)
 
 
 def needs_of(config: Any) -> Table:
