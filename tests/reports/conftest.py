@@ -96,11 +96,8 @@ def write_sweep(tmp_path, write_run):
                 for seed in (0, 1)
             ]
             (run / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in labelled))
-        experiment = {
-            "environment": {"name": "CartPole-v1"},
-            "algorithm": {"name": "ppo"},
-            "run": {"name": "mine", "tag": ["s"], "note": ""},
-        }
+        named = {"name": "mine", "tag": ["s"], "note": ""}
+        experiment = {"environment": {"name": "CartPole-v1"}, "algorithm": {"name": "ppo"}, "run": named}
         content = {
             "schema": 1,
             "asked": {"experiment": experiment, "options": {"objective": "absolute", **dict(options)}},
@@ -108,7 +105,7 @@ def write_sweep(tmp_path, write_run):
         }
         (path / "sweep.json").write_text(json.dumps(content))
         if finished:
-            score = {"iqm": 8.0, "interval": [7.0, 9.0], "seeds": list(range(10))}
+            score = {"iqm": 8.0, "interval": [7.0, 9.0], "seeds": list(range(10)), "failed": [7]}
             best = {"label": "1 b", "run": runs[0], "settings": {"learning_rate": 0.2}, "score": score}
             (path / "summary.json").write_text(json.dumps({"best": best, "members": []}))
         return path

@@ -192,14 +192,10 @@ def test_a_sweep(write_sweep):
     record = records.read(write_sweep("grid"))
     assert isinstance(record, SweepRecord) and record.kind == "sweep"
     assert [run.path.name for run in record.runs] == ["000"] and len(record.confirmation) == 1
-    assert (record.environment, record.algorithm, record.name, record.tags) == (
-        "CartPole-v1",
-        "ppo",
-        "mine",
-        ("s",),
-    )
+    named = (record.environment, record.algorithm, record.name, record.tags)
+    assert named == ("CartPole-v1", "ppo", "mine", ("s",))
     # Without a confirmation: the seeds are those that chose the setting.
-    assert record.score == run_record.Score(8.0, None, "1 b") and record.settings == {"learning_rate": 0.2}
+    assert record.score == run_record.Score(8.0, None, "1 b", 1) and record.settings == {"learning_rate": 0.2}
     assert (record.num_members, record.steps) == (4, 200)
 
 

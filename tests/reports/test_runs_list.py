@@ -49,14 +49,12 @@ def test_what_has_no_score_is_last(listed):
 
 def test_the_table(listed):
     head, *lines = table(in_order(entries(listed), "score")).splitlines()
-    assert head.split() == [
-        *("run", "kind", "environment", "algorithm", "state", "members", "steps"),
-        *("score", "date", "size"),
-    ]
+    columns = "run kind environment algorithm state members steps score date size"
+    assert head.split() == columns.split()
     best, grid, killed, nan, torn = lines
     assert "finished" in best and "9.0 [8.0, 10.0]" in best and "2026-01-31 09:30" in best
     assert best.endswith("it; #x #y; learning_rate=0.001; two lines")
-    assert "sweep" in grid and grid.endswith("mine; #s; best: 1 b")
+    assert "sweep" in grid and " 8.000 (1 failed)  " in grid and grid.endswith("mine; #s; best: 1 b")
     assert "interrupted" in killed and " 2.000  " in killed
     assert "failed" in nan and "damaged" in torn and "is not JSON" in torn
     assert "kind" not in table(entries(listed / "best"))

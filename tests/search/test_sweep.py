@@ -203,10 +203,8 @@ def test_what_failed_is_named_and_what_failed_again_is_not_the_best(tmp_path):
     assert report._best(ranked, [])["label"] == "0 a=1"
     again = rank([*members("0 a=1", [None, None]), *members("1 a=2", [3.0, None])])
     best = report._best(ranked, again)
-    assert (best["label"], best["score"]["iqm"]) == ("1 a=2", 3.0)
-    assert (
-        report._best(ranked, again[1:])["label"] == "1 a=2"
-    )  # the only one that did not fail when it was confirmed
+    assert (best["label"], best["score"]["iqm"], best["score"]["failed"]) == ("1 a=2", 3.0, [1])
+    assert report._best(ranked, again[1:])["label"] == "1 a=2"  # of the confirmed, only it did not fail
     assert report._best(ranked[2:], []) is None
     summary = {"environment": "x", "algorithm": "y", "objective": "absolute", "best": None, "command": None}
     summary |= {"members": ranking.summarise(ranked), "confirmed": ranking.summarise(again)}

@@ -107,7 +107,7 @@ class SweepRecord(Described):
         """The score of the best setting: by its confirmation where there is one; None where there is none yet."""
         best = (self.summary or {}).get("best")
         if best:
-            score = score_of(best["score"], best["label"])
+            score = score_of(best["score"], best["label"], len(best["score"].get("failed", ())))
             # The seeds that chose a setting say more of it than it will reach again.
             return score if best.get("confirmed") else score._replace(interval=None)
         found = [run.score for run in self.runs if run.score is not None]

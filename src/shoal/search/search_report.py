@@ -176,12 +176,9 @@ def _curves(runs: Sequence[Planned], metric: str, ranked: Sequence[Ranked]) -> d
         if not any(x.label in found for x in run.group.candidates):
             continue
         for row in RunDirectory.open(run.path).load_metrics():
-            if (
-                row["kind"] == "evaluation"
-                and row["label"] in found
-                and row["seed"] not in failed[row["label"]]
-            ):
-                points = found[row["label"]].setdefault(row["step"], [])
+            label = row["label"]
+            if row["kind"] == "evaluation" and label in found and row["seed"] not in failed[label]:
+                points = found[label].setdefault(row["step"], [])
                 points.append(read_number(row[metric]))
     return {label: (list(points), np.array(list(points.values()))) for label, points in found.items()}
 
@@ -191,6 +188,7 @@ def _score(ranked: Ranked) -> dict[str, Any]:
         "iqm": ranked.score,
         "interval": None if ranked.interval is None else list(ranked.interval),
         "seeds": list(ranked.seeds),
+        "failed": list(ranked.failed),
     }
 
 
