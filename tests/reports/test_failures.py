@@ -80,9 +80,8 @@ class Places:
     def series_of_all(self):
         aggregation = Aggregation(self.record.members, series_of(self.config), {})
         *members, (series, numbers) = aggregation.absolute(self.summary)
-        assert [
-            math.isnan(x["absolute/return_mean"]) for _, x in members
-        ] == self.record.scores().failed.tolist()
+        has_failed = [math.isnan(x["absolute/return_mean"]) for _, x in members]
+        assert has_failed == self.record.scores().failed.tolist()
         assert series.kind == "all" and numbers.get("absolute/failed", 0) == len(self.summary["failed"])
         return numbers["absolute/return_mean"], ...
 
@@ -90,9 +89,10 @@ class Places:
         _, values, failed = self.evaluations()
         found = learning_curves.by_setting(self.record.members, np.arange(3), values, failed)[""]
         curve = learning_curves.prepare(found)
-        axes = Figure().add_subplot()
-        learning_curves._draw(axes, curve, 0, with_lines=True)
-        assert sum(line.get_marker() == "x" for line in axes.lines) == len(failed)  # each end is marked
+        for with_lines in (False, True):
+            axes = Figure().add_subplot()
+            learning_curves._draw(axes, curve, 0, with_lines=with_lines)
+            assert sum(line.get_marker() == "x" for line in axes.lines) == len(failed)  # each end is marked
         return curve.middle[-1], None if np.isnan(curve.low[-1]) else ...
 
     def the_end_of_a_curve_in_a_picture(self):

@@ -248,7 +248,8 @@ def test_seeds_that_failed(make, write_run, failed):
     assert [line["failed"] for line in curve["lines"]] == [k in failed for k in (0, 1)]
     ends = [
         x is None for x in curve["middle"]
-    ]  # of two seeds none is cut: one that failed makes the mean the worst
+    ]  # of two seeds none is cut: a failed one makes the mean the worst
+    assert text.count("; a cross is where a seed failed.") == 1
     assert ends == ([True] * 5 if len(failed) == 2 else [False] * 3 + [True] * 2)
     assert f"2 seeds, of which {len(failed)} failed" in text and text.count("<td>failed</td>") == len(failed)
     assert ("There is no score" in text) == (len(failed) == 2)

@@ -170,9 +170,9 @@ def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> N
     if with_lines and len(curve.lines) > 1:
         for line in curve.lines.values():
             axes.plot(curve.steps, line, alpha=0.3, linewidth=0.7, markevery=_marked_points(line), **style)
-        ends = [(np.flatnonzero(np.isfinite(curve.lines[x]))[-1:], curve.lines[x]) for x in curve.failed]
-        for places, line in ends:
-            axes.plot(curve.steps[places], line[places], "x", color=style["color"], markersize=7)
+    for line in (curve.lines[x] for x in curve.failed):
+        places = np.flatnonzero(np.isfinite(line))[-1:]
+        axes.plot(curve.steps[places], line[places], "x", color=style["color"], markersize=7)
     has_band = np.isfinite(curve.low) & np.isfinite(curve.high)
     band = {"where": has_band, "color": style["color"], "alpha": 0.2, "linewidth": 0}
     axes.fill_between(curve.steps, curve.low, curve.high, **band)

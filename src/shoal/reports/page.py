@@ -189,16 +189,16 @@ def _chart(place: int, environment: str, curves: Sequence[LearningCurve]) -> Mar
         for k, curve in enumerate(curves)
     ]
     shaded = any(np.isfinite(curve.low).any() for curve in curves)
-    text = "Interquartile mean over seeds of the return in evaluations" + (
-        "; shaded is its pointwise 95% interval." if shaded else "."
-    )
+    text = "Interquartile mean over seeds of the return in evaluations"
+    text += "; shaded is its pointwise 95% interval" * shaded
+    text += "; a cross is where a seed failed" * any(curve.failed for curve in curves)
     return element(
         "section",
         element("h3", title),
         element(
             "figure",
             element("div", to_svg(curves, title), class_="plot"),
-            element("figcaption", text, element("ul", *lines)),
+            element("figcaption", f"{text}.", element("ul", *lines)),
             class_="chart",
             id=f"chart-{place}",
         ),

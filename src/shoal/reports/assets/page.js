@@ -23,12 +23,12 @@
     return made;
   }
 
-  // The columns of a curve beside its steps: {kind, name, values, dash}; the last is the interquartile mean.
+  // The columns of a curve beside its steps: {kind, name, values, dash, hasFailed}; the last is the interquartile mean.
   function columnsOf(curve, place) {
     const hasMiddle = curve.middle.some((x) => x != null);
     const lines = curve.lines.length > 1 || !hasMiddle ? curve.lines : [];
     const columns = lines.map((line) => ({
-      kind: "line", name: line.name, values: line.values, dash: line.failed ? [3, 3] : undefined,
+      kind: "line", name: line.name, values: line.values, hasFailed: line.failed, dash: line.failed ? [3, 3] : undefined,
     }));
     if (curve.low) {
       columns.push({ kind: "interval", name: "high", values: curve.high });
@@ -77,6 +77,31 @@
     return `${plot.data[0][index].toLocaleString("en")} steps: ${shown.join("; ") || "none"}`;
   }
 
+  // A cross where each seed that failed ends, also where single seeds are hidden.
+  function markEnds({ ctx, bbox, data, series, valToPos }, columns) {
+    const middles = columns.flatMap((column, k) => (column.kind === "middle" ? [k] : []));
+    const size = 4 * devicePixelRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    columns.forEach((column, k) => {
+      const last = column.hasFailed ? data[k + 1].findLastIndex((x) => x != null) : -1;
+      if (last < 0 || !series[middles[column.place] + 1].show) return;
+      const x = valToPos(data[0][last], "x", true);
+      const y = valToPos(data[k + 1][last], "y", true);
+      ctx.strokeStyle = colourOf(column.place);
+      ctx.lineWidth = 1.5 * devicePixelRatio;
+      ctx.beginPath();
+      for (const sign of [1, -1]) {
+        ctx.moveTo(x - size, y - sign * size);
+        ctx.lineTo(x + size, y + sign * size);
+      }
+      ctx.stroke();
+    });
+    ctx.restore();
+  }
+
   function optionsOf(columns, width, onCursor) {
     const axis = {
       stroke: () => style("--text"), grid: { stroke: () => style("--grid"), width: 1 },
@@ -95,7 +120,7 @@
         { ...axis, size: 34, label: "environment steps of each seed", values: (_, ticks) => ticks.map(formatSteps) },
         { ...axis, label: "return", size: 66, values: (_, ticks) => ticks.map(formatNumber) },
       ],
-      hooks: { setCursor: [onCursor] },
+      hooks: { setCursor: [onCursor], draw: [(plot) => markEnds(plot, columns)] },
     };
   }
 
