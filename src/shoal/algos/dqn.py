@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -278,7 +278,7 @@ def make_batch(
     and 0 times NaN is NaN in a gradient.
     """
 
-    def values_at(steps: StoredSteps) -> tuple[Any, Array]:
+    def values_at(steps: StoredSteps) -> tuple[PyTree, Array]:
         """Return the target network's output, and the values by which an action would be chosen."""
         observation = normalisation.normalise(config, moments, steps.observation)
         output = target_network.values(observation)
@@ -311,7 +311,7 @@ def make_batch(
     returns = replay.n_step_return(window, config.gamma)
     end = replay.steps_at(ring, window, returns.steps)
     output, selector = values_at(end)
-    acting: Any = ()
+    acting: Array | tuple[()] = ()
     if config.munchausen:
         output = legal(output, end.action_mask)
         acting = legal(target_network.values(observation), start.action_mask)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ class Extras(NamedTuple):
     """The record of each acted step for the update."""
 
     raw_action: (
-        Any  # the action as it was sampled, before it was fitted to the action space; () if that is the same
+        PyTree  # the action as sampled, before it was fitted to the action space; () if that is the same
     )
     log_prob: Array  # the raw action's log-probability
     distribution: PyTree  # the one that the action was drawn from, where the surrogate needs it
@@ -356,7 +356,7 @@ def gradient_step(
     if config.kl_stop:
         stopped = stopped | (in_actor_epochs & (means.approx_kl > config.target_kl))
         update_actor = update_actor & ~stopped
-    critic_epochs: Any = config.critic_update_epochs  # a number, since `with_critic_defaults` set it
+    critic_epochs = config.critic_update_epochs or config.update_epochs
     if config.kl_stop or critic_epochs != config.update_epochs:
         active = {"actor": update_actor, "critic": minibatch.epoch < critic_epochs}
         parts = optimisers.select_active(active, parts, state.parts)

@@ -3,7 +3,7 @@
 The probability of a random action decreases while a run trains. Each environment draws for itself.
 """
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def random_share(config: WithExploration, network: PyTree, clock: Clock) -> Arra
 def without_exploration(policies: PyTree) -> PyTree:
     """Return policies that take the best actions alone, also where they are to sample; others stay as they are."""
 
-    def is_policy(x: Any) -> bool:
+    def is_policy(x: object) -> bool:
         return isinstance(x, ActingPolicy)
 
     return jax.tree.map(
@@ -103,7 +103,7 @@ def choose(
     if not _explores(policy, greedy):
         distribution = EpsilonGreedy(values, 0.0, mask)
         return distribution.mode(), distribution
-    share: Any = policy.epsilon
+    share = policy.epsilon
     if isinstance(share, tuple):
         own, random = config.exploration.eval_epsilon, config.exploration.end_e
         share = jnp.zeros(()) if has_noise(policy.network) else random if own is None else own

@@ -1,7 +1,9 @@
 """Normalisation, clipping and scaling of observations and rewards."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,9 @@ from shoal.types import (
     transitions,
     without_entries,
 )
+
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig
 
 CLIP = 10.0  # of normalised observations, unless `obs_clip` says otherwise
 _NORMALISED = Needs("norm_obs", (True,))
@@ -97,7 +102,7 @@ def normalise(
         name = struct.path_name(path)
         without_entry = default if is_followed else math.inf
         bounds = (bound for entry, bound in by_entry.items() if belongs_to(name, entry))
-        bound: Any = next(bounds, without_entry)
+        bound: Array | float = next(bounds, without_entry)
         if bound == math.inf or not jnp.issubdtype(x.dtype, jnp.floating):
             return x
         if moments is not None and is_followed:
@@ -146,7 +151,7 @@ def moments_of_actor(
 
 
 def scale_rewards(
-    config: Any, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
+    config: PPOConfig, axis: tuple[str, ...], learner: Learner, after: TimeStep, weight: Array
 ) -> tuple[Array, Learner]:
     """Multiply rewards [T, N] by `reward_scale`, with `norm_reward` after their division by a running deviation.
 

@@ -4,15 +4,20 @@ Outputs of a network are as `shoal.nets.q_networks` describes them: values [...,
 quantiles [..., A, m].
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shoal.algos.learning import metric_means
 from shoal.ops import distributional, off_policy, q_losses, value_losses
-from shoal.types import Array, Mean
+from shoal.types import Array, Mean, PyTree
+
+if TYPE_CHECKING:
+    from shoal.algos.dqn_config import DQNConfig
 
 
 class Transitions(NamedTuple):
@@ -22,7 +27,7 @@ class Transitions(NamedTuple):
     reward: Array  # of all steps, discounted
     discount: Array  # of the value that is bootstrapped: 0 where the episode terminated
     weight: Array  # 0 where there is no transition
-    output: Any  # the target network's at the end, [B, A, ...]
+    output: PyTree  # the target network's at the end, [B, A, ...]
     selector: Array  # values at the end by which the next action is chosen, [B, A]
     acting: Array | tuple[()] = ()  # the target network's values at the start, [B, A]; for munchausen
 
@@ -34,7 +39,7 @@ def legal(values: Array, mask: Array | None) -> Array:
     return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), values, -jnp.inf)
 
 
-def loss(config: Any, output: Any, batch: Transitions) -> Array:
+def loss(config: DQNConfig, output: PyTree, batch: Transitions) -> Array:
     """Compute the loss of each transition [B] for the network's output at its start; 0 where the weight is 0.
 
     For expected values this is half the squared TD error, or Huber's; for a distribution the cross-entropy with the
@@ -68,7 +73,7 @@ def loss(config: Any, output: Any, batch: Transitions) -> Array:
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
 
 
-def clipping(config: Any, batch: Transitions, axis: tuple[str, ...]) -> dict[str, Mean]:
+def clipping(config: DQNConfig, batch: Transitions, axis: tuple[str, ...]) -> dict[str, Mean]:
     """Measure the mass of categorical targets beyond their atoms; empty for other kinds of values.
 
     Atoms from r / (1 - γ) of the least reward to that of the greatest hold all targets; γ is 0 where nothing follows.
@@ -101,19 +106,19 @@ def _greedy(steps: Steps) -> Array:
     return jax.nn.one_hot(best, steps.selector.shape[-1], dtype=steps.value.dtype)
 
 
-def _retrace(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+def _retrace(steps: Steps) -> tuple[Callable[..., Array], tuple[PyTree, ...]]:
     return off_policy.retrace, (steps.value, steps.action, _greedy(steps), steps.probability)
 
 
-def _tree_backup(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+def _tree_backup(steps: Steps) -> tuple[Callable[..., Array], tuple[PyTree, ...]]:
     return off_policy.tree_backup, (steps.value, steps.action, _greedy(steps))
 
 
-def _watkins(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+def _watkins(steps: Steps) -> tuple[Callable[..., Array], tuple[PyTree, ...]]:
     return off_policy.q_lambda_watkins, (steps.value, steps.action)
 
 
-def _uncorrected(steps: Steps) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+def _uncorrected(steps: Steps) -> tuple[Callable[..., Array], tuple[PyTree, ...]]:
     function = off_policy.general_off_policy_returns_from_action_values
     return function, (steps.value, steps.action, _greedy(steps), jnp.ones_like(steps.reward))
 
@@ -126,7 +131,7 @@ RETURNS = {
 }
 
 
-def multistep_return(config: Any, steps: Steps) -> Array:
+def multistep_return(config: DQNConfig, steps: Steps) -> Array:
     """Compute the target of the first action of each window, [B], with traces that `config.multistep` chooses.
 
     The target policy is greedy by `selector`; Watkins' compares the values themselves. `config.q_lambda` multiplies all

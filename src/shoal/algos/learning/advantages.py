@@ -9,9 +9,11 @@ Where the weight is 0, inputs may hold anything, NaN included, and so may what a
 replaced. Shoal's own return the advantage 0, and the value as its target.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +24,11 @@ from shoal.ops import returns
 from shoal.ops import vtrace as vtrace_ops
 from shoal.types import Array
 
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig
 
-def gae(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+
+def gae(config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute generalised advantage estimates, and the TD(λ) targets that are these plus the values."""
     estimate = _over_streams(returns.gae, (1, 1, 1, 1, 1, None, 1), value)
     steps = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
@@ -31,7 +36,7 @@ def gae(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tup
     return advantage, advantage + value[:-1]
 
 
-def vtrace(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+def vtrace(config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute V-trace's targets, and its advantages without the ratio of their own action.
 
         v_t = V_t + ρ_t δ_t + γ_{t+1} λ c_t (v_{t+1} - V_{t+1}),   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
@@ -58,7 +63,9 @@ def vtrace(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> 
     return advantage, target
 
 
-def lambda_returns(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+def lambda_returns(
+    config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
     """Compute λ-returns as targets, and their excess over the values as advantages; both equal `gae`'s."""
     estimate = _over_streams(returns.lambda_returns, (1, 1, 1, 1, None, 1), value)
     steps = inputs.reward, inputs.discount, inputs.last, value[1:]
@@ -66,7 +73,7 @@ def lambda_returns(config: Any, inputs: Rows, value: Array, log_ratio: Array | N
 
 
 def discounted_returns(
-    config: Any, inputs: Rows, value: Array, log_ratio: Array | None
+    config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None
 ) -> tuple[Array, Array]:
     """Compute discounted returns as targets, and their excess over the values as advantages.
 
@@ -99,7 +106,7 @@ ESTIMATORS = {
 }
 
 
-def estimate(config: Any, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
+def estimate(config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:
     """Compute advantages and targets by the chosen estimator."""
     advantage, target = chosen_function("advantage", config.advantage, ESTIMATORS)(
         config, inputs, value, log_ratio

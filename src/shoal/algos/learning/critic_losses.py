@@ -4,33 +4,39 @@ Each takes the config, the critic's output of each row, [...] numbers or distrib
 numbers [...] in the same units. It returns the loss of each row.
 """
 
+from __future__ import annotations
+
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import chosen_function
+from shoal.nets.outputs import Value
 from shoal.ops import distributional, value_losses
 from shoal.types import Array
 
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig
 
-def squared(config: object, output: object, target: Array) -> Array:
+
+def squared(config: PPOConfig, output: Value, target: Array) -> Array:
     """Compute half the squared error."""
     return value_losses.squared(_number(config, output), target)
 
 
-def huber(config: Any, output: Any, target: Array) -> Array:
+def huber(config: PPOConfig, output: Value, target: Array) -> Array:
     """Compute Huber's loss, linear for errors beyond `huber_delta`."""
     return value_losses.huber(_number(config, output), target, config.huber_delta)
 
 
-def two_hot(config: object, output: object, target: Array) -> Array:
+def two_hot(config: PPOConfig, output: Value, target: Array) -> Array:
     """Compute the cross-entropy of a categorical output with the two atoms nearest to the target."""
     return distributional.two_hot(*_atoms_and_logits(config, output), target)
 
 
-def hl_gauss(config: Any, output: Any, target: Array) -> Array:
+def hl_gauss(config: PPOConfig, output: Value, target: Array) -> Array:
     """Compute the cross-entropy of a categorical output with a Gaussian of `hl_gauss_sigma` bins around the target."""
     atoms, logits = _atoms_and_logits(config, output)
     bin_width = (atoms[..., -1] - atoms[..., 0]) / (atoms.shape[-1] - 1)
@@ -40,7 +46,7 @@ def hl_gauss(config: Any, output: Any, target: Array) -> Array:
 LOSSES = {"squared": squared, "huber": huber, "hl_gauss": hl_gauss, "two_hot": two_hot}
 
 
-def value_loss(config: Any, output: Any, old_value: Array, target: Array) -> Array:
+def value_loss(config: PPOConfig, output: Value, old_value: Array, target: Array) -> Array:
     """Compute the chosen loss of each row; with `clip_vloss`, the larger of it and the clipped value's loss.
 
     Raises:
@@ -49,23 +55,23 @@ def value_loss(config: Any, output: Any, old_value: Array, target: Array) -> Arr
     loss = functools.partial(chosen_function("value_loss", config.value_loss, LOSSES), config)
     if not config.clip_vloss:
         return loss(output, target)
-    if not hasattr(output, "dtype"):
+    if not isinstance(output, Array):
         raise ShoalError(
             "clip_vloss=True clips a number, and this critic gives a distribution; set clip_vloss=False."
         )
     return value_losses.clipped_value(output, old_value, target, config.vf_clip_coef, loss)
 
 
-def _number(config: Any, output: Any) -> Array:
-    if not hasattr(output, "dtype"):
+def _number(config: PPOConfig, output: Value) -> Array:
+    if not isinstance(output, Array):
         raise ShoalError(
             f"value_loss={config.value_loss!r} is of a number, and this critic gives a distribution; choose "
             "value_loss='hl_gauss' or value_loss='two_hot', or value_head='scalar'."
         )
-    return output  # type: ignore[no-any-return]
+    return output
 
 
-def _atoms_and_logits(config: Any, output: Any) -> tuple[Array, Array]:
+def _atoms_and_logits(config: PPOConfig, output: Value) -> tuple[Array, Array]:
     if not (hasattr(output, "atoms") and hasattr(output, "logits")):
         raise ShoalError(
             f"value_loss={config.value_loss!r} is of a distribution over atoms, and this critic gives none; choose "

@@ -5,9 +5,11 @@ chunks of one step, and no axis for it. Leading axes of rows: [C] without memory
 computed within the loss, rows are whole streams for every network, [N, T+1] (`shoal.algos.learning.recomputation`).
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +18,14 @@ from shoal.algos.acting import memories
 from shoal.config import struct
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
+from shoal.nets.outputs import Distribution, Value
 from shoal.ops import permutations, statistics
 from shoal.types import Array, PyTree
+
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig
+
+T = TypeVar("T")
 
 
 class ChunkStart(NamedTuple):
@@ -63,7 +71,7 @@ def to_rows(config: memories.WithMemory, tree: PyTree) -> PyTree:
     return jax.tree.map(to_chunks, tree)
 
 
-def masked(config: Any, rows: Any) -> Rows:
+def masked(config: memories.WithMemory, rows: Rows) -> Rows:
     """Replace what is not a transition by zeros before the network, since 0 times NaN is NaN in a gradient.
 
     Inputs stay where a memory passes through them across the ends of episodes, and the flag that clears it everywhere.
@@ -112,22 +120,22 @@ def chunk_starts(config: memories.WithMemory, inputs: NetworkInputs, starts: PyT
     return ChunkStart(memory, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
 
 
-def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Any, Any]:
+def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Distribution, Value]:
     """Run the network over a minibatch: (rows, distributions, critic's outputs), of equal leading axes.
 
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.
     """
 
-    def unroll(memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, tuple[Any, Any]]:
-        after, *outputs = sequences.unroll(network, memory, inputs)
-        return after, (outputs[0], outputs[1])
+    def unroll(memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, tuple[Distribution, Value]]:
+        after, distribution, value = sequences.unroll(network, memory, inputs)
+        return after, (distribution, value)
 
     batch, (distribution, value) = unrolled(unroll, batch)
     return batch, distribution, value
 
 
-def unrolled(unroll: Callable[[PyTree, NetworkInputs], tuple[PyTree, Any]], batch: Rows) -> tuple[Rows, Any]:
+def unrolled(unroll: Callable[[PyTree, NetworkInputs], tuple[PyTree, T]], batch: Rows) -> tuple[Rows, T]:
     """Run a network over a minibatch as `evaluate` does; `unroll` returns the memory after some steps, and outputs."""
     if not sequences.has_memory(batch.inputs):
         return batch, unroll(sequences.Memories(()), batch.inputs)[1]
@@ -139,7 +147,7 @@ def unrolled(unroll: Callable[[PyTree, NetworkInputs], tuple[PyTree, Any]], batc
     return batch, unroll(memory, batch.inputs)[1]
 
 
-def without_unread(batch: Rows, distribution: Any) -> Rows:
+def without_unread(batch: Rows, distribution: Distribution) -> Rows:
     """Replace the distributions that acted by the current ones where there is no transition.
 
     Those may hold anything there, and a KL divergence of NaN has a gradient of NaN, whatever it is multiplied by. The
@@ -172,7 +180,9 @@ def shuffled_rows(rows: Rows, epochs: int, num_minibatches: int, key: Array) -> 
     return index.reshape(epochs, num_minibatches, -1)
 
 
-def with_statistics(config: Any, axis: tuple[str, ...], rows: Rows, index: Array, epochs: Array) -> Minibatch:
+def with_statistics(
+    config: PPOConfig, axis: tuple[str, ...], rows: Rows, index: Array, epochs: Array
+) -> Minibatch:
     """Return K minibatches of the rows with these indices [K, size], of the epochs [K] or all of one, [].
 
     Their statistics are taken here for all at once, so that devices need not wait for each other at every step.

@@ -5,9 +5,11 @@ critic (Andrychowicz et al. 2021, "What Matters for On-Policy Deep Actor-Critic 
 ratios other than 1 to correct with.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,11 @@ from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, PyTree
 
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig
+
+S = TypeVar("S")
+
 
 class Rollout(NamedTuple):
     """What estimates with another network need of a rollout: its T+1 steps, of which T are transitions."""
@@ -32,7 +39,7 @@ class Rollout(NamedTuple):
     transitions: Rows  # [T, N]
 
 
-def rows_of_streams(config: Any, rows: Rows, inputs: NetworkInputs) -> Rows:
+def rows_of_streams(config: PPOConfig, rows: Rows, inputs: NetworkInputs) -> Rows:
     """Lay out each environment's steps as one row, [N, T+1, ...], whose advantages and targets the loss computes.
 
     The last step is not a transition and has weight 0; its inputs serve for its value, as do those of an episode's
@@ -61,7 +68,11 @@ def extend(x: Array) -> Array:
 
 
 def estimate(
-    config: Any, axis: tuple[str, ...], rollout: Rollout, moments: RunningMoments | None, network: PyTree
+    config: PPOConfig,
+    axis: tuple[str, ...],
+    rollout: Rollout,
+    moments: RunningMoments | None,
+    network: PyTree,
 ) -> tuple[Array, Array]:
     """Compute advantages and targets by rows, from the values and ratios of another network than the acting one.
 
@@ -87,14 +98,14 @@ def estimate(
 
 
 def scan_epochs(
-    config: Any,
+    config: PPOConfig,
     axis: tuple[str, ...],
     rows: Rows,
     orders: Array,
-    estimate: Callable[[Any], tuple[Array, Array]],
-    step: Callable[[Rows, Any, Minibatch], tuple[Any, Array]],
-    state: Any,
-) -> tuple[Any, Array]:
+    estimate: Callable[[S], tuple[Array, Array]],
+    step: Callable[[Rows, S, Minibatch], tuple[S, Array]],
+    state: S,
+) -> tuple[S, Array]:
     """Make gradient steps on all minibatches, with new advantages and targets before each epoch but the first.
 
     The first begins with the parameters that acted, whose estimates the rows have.
@@ -108,7 +119,7 @@ def scan_epochs(
       the state, and the metrics of all steps, [epochs * minibatches, ...].
     """
 
-    def steps_of_epoch(state: Any, order: tuple[Array, Array]) -> tuple[Any, Array]:
+    def steps_of_epoch(state: S, order: tuple[Array, Array]) -> tuple[S, Array]:
         epoch, index = order
         old = rows.advantage, rows.target
         advantage, target = jax.lax.cond(epoch > 0, estimate, lambda _: old, state)
@@ -121,7 +132,7 @@ def scan_epochs(
 
 
 def with_estimates(
-    config: Any,
+    config: PPOConfig,
     axis: tuple[str, ...],
     moments: RunningMoments | None,
     batch: Rows,

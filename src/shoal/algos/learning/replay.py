@@ -21,7 +21,7 @@ Source: Mnih et al. 2015, "Human-level control through deep reinforcement learni
 """
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -241,7 +241,7 @@ def windows(ring: StoredSteps, written: Array, env: Array, age: Array, n: int) -
     return Window(env, start, steps.reward[:n], steps.discount[:n], ended[1:], weight)
 
 
-def steps_at(ring: StoredSteps, window: Window, offset: Any) -> StoredSteps:
+def steps_at(ring: StoredSteps, window: Window, offset: Array | int) -> StoredSteps:
     """Read the time-steps that are `offset` steps after the start of each window.
 
     Args:

@@ -5,15 +5,20 @@ which acted, and the current π), and the coefficient of the KL penalty. It retu
 `penalty` alone reads the last two, and for the others μ is ().
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from shoal.base.imports import chosen_function
 from shoal.ops import policy_losses
 from shoal.types import Array
 
+if TYPE_CHECKING:
+    from shoal.algos.ppo_config import PPOConfig
 
-def clip(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
+
+def clip(config: PPOConfig, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
     """Compute PPO's loss with a clipped ratio."""
     return policy_losses.clip_surrogate(log_ratio, advantage, config.clip_coef)
 
@@ -24,7 +29,7 @@ def penalty(config: object, log_ratio: Array, advantage: Array, pair: tuple, kl_
     return policy_losses.kl_penalty_surrogate(log_ratio, advantage, behaviour.kl(current), kl_coef)
 
 
-def dpo(config: Any, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
+def dpo(config: PPOConfig, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array) -> Array:
     """Compute the loss of Discovered Policy Optimisation, with its drift term."""
     return policy_losses.dpo_surrogate(log_ratio, advantage, config.dpo_alpha, config.dpo_beta)
 
@@ -37,11 +42,11 @@ def policy_gradient(config: object, log_ratio: Array, advantage: Array, pair: tu
 SURROGATES = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}
 
 
-def chosen(config: Any) -> Callable[..., Array]:
+def chosen(config: PPOConfig) -> Callable[..., Array]:
     """Return the surrogate that a config names."""
     return chosen_function("surrogate", config.surrogate, SURROGATES)
 
 
-def has_penalty(config: Any) -> bool:
+def has_penalty(config: PPOConfig) -> bool:
     """Report whether the chosen surrogate may read the distributions that acted and the coefficient of the penalty."""
     return config.surrogate == "penalty" or config.surrogate not in SURROGATES

@@ -5,13 +5,19 @@ targets and metrics are computed from denormalised outputs, in the units of the 
 included, compares outputs with normalised targets.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from shoal.nets.networks import rescale_value_layer
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array
+
+if TYPE_CHECKING:
+    from shoal.algos.ppo import Shared
+    from shoal.algos.ppo_config import PPOConfig
 
 
 def denormalise(moments: RunningMoments | None, output: Array) -> Array:
@@ -28,8 +34,8 @@ def normalise(moments: RunningMoments | None, value: Array) -> Array:
 
 
 def normalise_targets(
-    config: Any, axis: tuple[str, ...], shared: Any, output: Array, target: Array, weight: Array
-) -> tuple[Any, Array, Array]:
+    config: PPOConfig, axis: tuple[str, ...], shared: Shared, output: Array, target: Array, weight: Array
+) -> tuple[Shared, Array, Array]:
     """Add a rollout's targets to the moments, and return outputs and targets as the value loss compares them.
 
     As in the code of Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games", the
@@ -43,7 +49,7 @@ def normalise_targets(
       target: in the units of the rewards, [T, N].
       weight: of the transitions, [T, N].
     """
-    if config.norm_value == "none":
+    if shared.value is None:
         return shared, output, target
     moments = statistics.update_moments(shared.value, target, weight, axis_name=axis)
     if config.norm_value == "popart":
