@@ -30,7 +30,18 @@ from shoal.engine.run import (
 )
 from shoal.envs import summaries
 from shoal.envs.base import counted_reward
-from shoal.types import Algorithm, Array, Environment, Memory, Policy, State, TimeStep, for_actor, spec_of
+from shoal.types import (
+    Algorithm,
+    Array,
+    Environment,
+    Memory,
+    Policy,
+    PyTree,
+    State,
+    TimeStep,
+    for_actor,
+    spec_of,
+)
 from shoal.types.contract import described, refuse
 
 
@@ -42,8 +53,8 @@ class EpisodeResults(NamedTuple):
     terminated: Array
     truncated: Array  # an episode that is neither terminated nor truncated reached the limit of steps
     info: Mapping[str, Array]  # the environment's own metrics, reduced as it declares
-    agents: Any = ()  # the returns of several agents, [N, A]; () for one
-    last_reward: Any = ()  # with several agents, the team's reward in the last step; () for one
+    agents: PyTree = ()  # the returns of several agents, [N, A]; () for one
+    last_reward: Array | tuple[()] = ()  # with several agents, the team's reward in the last step; () for one
 
 
 class EvaluationState(NamedTuple):
@@ -161,7 +172,7 @@ def add_timestep(
 def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
     """Compute the metrics of an evaluation, one number each, from its episodes."""
     metrics: dict[str, Array] = {}
-    agents: Any = () if isinstance(results.agents, tuple) else results.agents.T
+    agents = () if isinstance(results.agents, tuple) else results.agents.T
     of_agents = [(f"return_agent_{i}", x) for i, x in enumerate(agents)]
     for name, x in (("return", results.returned), ("length", results.length), *of_agents):
         metrics |= {

@@ -1,7 +1,6 @@
 """The training loop: K updates of one run as one compiled loop."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ from shoal.engine.run import (
     start,
     stream_key,
 )
-from shoal.types import AlgorithmConfig, Array, Environment, Keys, Metrics, spec_of
+from shoal.types import AlgorithmConfig, Array, Environment, Keys, Learner, Metrics, State, TimeStep, spec_of
 
 # Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
 MAX_SELECTED = 2**20
@@ -62,7 +61,9 @@ def warm_up(run: Run) -> Run:
         return run
     batch, see = batch_of(run.environment, settings), algorithm.warm_up
 
-    def one(carry: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], None]:
+    def one(
+        carry: tuple[Learner, State, TimeStep], number: Array
+    ) -> tuple[tuple[Learner, State, TimeStep], None]:
         learner, state, timestep = carry
         key = group_key(stream_key(run.key, Stream.WARM_UP, number), settings)
         state, trajectory = random_rollout(batch, state, timestep, key, settings.num_steps)

@@ -1,6 +1,6 @@
 """Rollout of a policy in a batch of environments."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ class RolloutState(NamedTuple):
     memory: Memory
     episodes: Episodes
     ended: "EndedEpisodes"
-    faults: Any = ()  # the states at fault, if requested and explained by the environment
+    faults: PyTree = ()  # the states at fault, if requested and explained by the environment
 
 
 class EndedEpisodes(NamedTuple):
@@ -47,7 +47,7 @@ class EndedEpisodes(NamedTuple):
     returned: Array  # returns; the team's, where there are several agents
     length: Array
     terminated: Array
-    agents: Any = ()  # returns of each of several agents, [A]; () for one
+    agents: PyTree = ()  # returns of each of several agents, [A]; () for one
 
 
 def no_ended_episodes(num_agents: int = 1) -> EndedEpisodes:
@@ -76,7 +76,7 @@ def rollout(
     act_key, env_key = jax.random.split(key)
     spec = spec_of(batch.env)
 
-    def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Any]:
+    def act(key: Array, policy: Policy, memory: Memory, timestep: TimeStep) -> tuple[Memory, PyTree, PyTree]:
         result = algorithm.act(policy, memory, for_actor(timestep, spec), key, greedy=greedy)
         return checked_act(algorithm, result, memory, batch)
 
@@ -84,7 +84,7 @@ def rollout(
 
     def step(
         rollout_state: RolloutState, randomness: tuple
-    ) -> tuple[RolloutState, tuple[TimeStep, Any, Any]]:
+    ) -> tuple[RolloutState, tuple[TimeStep, PyTree, PyTree]]:
         draws, env_key = randomness
         memory, action, extras = finish(draws, policy, rollout_state.memory, rollout_state.timestep)
         state, timestep = batch.step(rollout_state.state, action, env_key)

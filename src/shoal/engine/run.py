@@ -18,7 +18,20 @@ from shoal.engine.contract import checked_algorithm, checked_learner
 from shoal.engine.nonfinite import NOWHERE
 from shoal.envs.batch import Batch
 from shoal.envs.trials import consecutive
-from shoal.types import AlgorithmConfig, Array, Clock, Environment, Learner, Policy, contract, spec_of
+from shoal.types import (
+    AlgorithmConfig,
+    Array,
+    Clock,
+    Environment,
+    Learner,
+    Memory,
+    Policy,
+    PyTree,
+    State,
+    TimeStep,
+    contract,
+    spec_of,
+)
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
 
@@ -80,7 +93,7 @@ class Best(NamedTuple):
 class Evaluated(NamedTuple):
     """The state of learning at the last evaluation, to which a run returns when a number is not finite."""
 
-    shared: Any  # `learner.shared`
+    shared: PyTree  # `learner.shared`
     updates: Array  # the number of updates at that evaluation
 
 
@@ -88,22 +101,22 @@ class Evaluated(NamedTuple):
 class Run:
     """The state of a run; every function of the runtime maps a Run to a Run."""
 
-    environment: Any  # its parameters are data
-    config: Any  # the algorithm's config; floats are data
-    learner: Any
-    state: Any  # the state of the batch of environments
-    timestep: Any
-    memory: Any
-    episodes: Any
+    environment: Environment  # its parameters are data
+    config: AlgorithmConfig  # the algorithm's config; floats are data
+    learner: Learner
+    state: State  # the state of the batch of environments
+    timestep: TimeStep
+    memory: Memory
+    episodes: Episodes
     key: jax.Array
     updates: jax.Array  # number of updates made
     total_updates: jax.Array  # data, so that a run can be extended without compiling again
-    best: Any
-    evaluated: Any
-    metrics: Any  # sums since the last log point; () before `loop.start_training` fills them in
+    best: Best
+    evaluated: Evaluated
+    metrics: PyTree  # sums since the last log point; () before `loop.start_training` fills them in
     fault: jax.Array  # the number of the update in which something was not finite; -1 for none
-    evaluation: Any  # the episodes of a running evaluation; () between evaluations
-    evaluation_environment: Any  # () where evaluations use the environment itself
+    evaluation: PyTree  # the episodes of a running evaluation; () between evaluations
+    evaluation_environment: PyTree  # () where evaluations use the environment itself
     settings: ProgramSettings = struct.static()
 
 

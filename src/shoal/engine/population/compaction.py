@@ -6,13 +6,14 @@ fewer members are compiled ahead.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Compiled, Wrapped
 
 from shoal.base import cpu
 from shoal.engine.loop import train
@@ -23,6 +24,7 @@ from shoal.engine.run import Run
 from shoal.records.halving import Halving
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
+from shoal.types import PyTree
 
 MOST_SIZES = 3  # of programs for members that run together
 
@@ -30,7 +32,7 @@ MOST_SIZES = 3  # of programs for members that run together
 def stop_others(
     population: Run,
     run: RunConfig,
-    evaluations: Sequence[tuple[int, Mapping[str, Any]]],
+    evaluations: Sequence[tuple[int, Mapping[str, np.ndarray]]],
     members: Members,
     halving: Halving,
 ) -> Run:
@@ -62,15 +64,17 @@ def dealt(going_on: Sequence[int], members: int, size: int, shards: int) -> np.n
 class Programs(NamedTuple):
     """The programs that train some members of a population."""
 
-    take: Any  # (population, places) -> these members
-    train: Any  # (members, number of updates, whether an interval begins) -> (members, metrics)
-    put: Any  # (members, population, places) -> population
+    take: Compiled  # (population, places) -> these members
+    train: Callable[
+        ..., tuple[Run, PyTree]
+    ]  # (members, updates, whether an interval begins) -> (members, metrics)
+    put: Compiled  # (members, population, places) -> population
 
 
 class Dealer:
     """Trains those members of a population that continue, in programs that are smaller by `factor` each time."""
 
-    def __init__(self, whole: Any, shapes: Run, layout: Layout, factor: int):
+    def __init__(self, whole: Callable[..., tuple[Run, PyTree]], shapes: Run, layout: Layout, factor: int):
         self._shapes, self._members = shapes, shapes.updates.shape[0]
         self._shards = layout.mesh.shape[MEMBER_AXIS]
         self._whole, self._options = whole, layout.compiler_options
@@ -100,7 +104,7 @@ class Dealer:
         packed, _ = programs.train(programs.take(population, places), num_updates, begins_interval)
         return programs.put(packed, population, places)
 
-    def _compile(self, size: int, program: Any) -> Programs:
+    def _compile(self, size: int, program: Wrapped | None) -> Programs:
         """Compile what trains `size` members; without a program, the one of all members does."""
         cpu.lower_priority()
         some, every = self._shapes_of(size), self._shapes

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.stages import Wrapped
 
 from shoal.engine.run import ENV_AXIS, ProgramSettings, Run, placement
 from shoal.types import PyTree
@@ -70,7 +71,7 @@ def mesh_shape(devices: int, members: int, groups: int) -> tuple[int, int]:
 def map_members(function: Callable, mapped_by: str) -> Callable:
     """Map a function of one run over the leading axis of a population; further arguments are shared."""
 
-    def map_population(population: PyTree, *args: Any) -> PyTree:
+    def map_population(population: PyTree, *args: PyTree) -> PyTree:
         if jax.tree.leaves(population)[0].shape[0] == 1:
             outputs = function(jax.tree.map(lambda x: x[0], population), *args)
             return jax.tree.map(lambda x: x[None], outputs)
@@ -87,7 +88,7 @@ def change_members(function: Callable, mapped_by: str) -> Callable:
     `lax.map` would make a second population, with each member's replay.
     """
 
-    def change_population(population: PyTree, *args: Any) -> tuple[PyTree, PyTree]:
+    def change_population(population: PyTree, *args: PyTree) -> tuple[PyTree, PyTree]:
         members = jax.tree.leaves(population)[0].shape[0]
         if members == 1 or mapped_by == "vmap":
             return map_members(function, mapped_by)(population, *args)
@@ -113,7 +114,7 @@ def map_groups(function: Callable, settings: ProgramSettings) -> Callable:
 
     axes = placement(settings, 0, None)
 
-    def map_run(run: Run, *args: Any) -> tuple[Run, PyTree]:
+    def map_run(run: Run, *args: PyTree) -> tuple[Run, PyTree]:
         group = jax.vmap(
             lambda run: function(run, *args), in_axes=(axes,), out_axes=(axes, None), axis_name=ENV_AXIS
         )
@@ -134,7 +135,7 @@ def partition_specs(settings: ProgramSettings) -> Run:
     return placement(settings, P(MEMBER_AXIS, ENV_AXIS), P(MEMBER_AXIS))
 
 
-def start_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Any:
+def start_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Wrapped:
     """Compile (keys, environments, configs, numbers of updates) -> population, each with a leading member axis.
 
     Args:
@@ -165,7 +166,7 @@ def start_program(function: Callable, settings: ProgramSettings, layout: Layout)
     return jax.jit(sharded)
 
 
-def population_shapes(program: Any, arguments: tuple, settings: ProgramSettings, layout: Layout) -> Run:
+def population_shapes(program: Wrapped, arguments: tuple, settings: ProgramSettings, layout: Layout) -> Run:
     """Return the shapes, dtypes and placement of a start program's result, without running it, to compile for."""
 
     shapes = jax.eval_shape(program, arguments)
@@ -191,7 +192,7 @@ def _with_placement(shapes: PyTree, spec: P, layout: Layout) -> PyTree:
 
 def run_program(
     function: Callable, settings: ProgramSettings, layout: Layout, *, grouped: bool = True
-) -> Any:
+) -> Wrapped:
     """Compile a function Run -> (Run, output) for a population, whose buffers are donated.
 
     Further arguments are shared by all members. With `grouped=False` the function is not given the groups and
@@ -201,7 +202,7 @@ def run_program(
         function = map_groups(function, settings)
     mapped = change_members(function, layout.mapped_by)
 
-    def sharded(population: Run, *args: Any) -> tuple[Run, PyTree]:
+    def sharded(population: Run, *args: PyTree) -> tuple[Run, PyTree]:
         return jax.shard_map(
             mapped,
             mesh=layout.mesh,
@@ -213,7 +214,7 @@ def run_program(
     return jax.jit(sharded, donate_argnums=0)
 
 
-def member_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Any:
+def member_program(function: Callable, settings: ProgramSettings, layout: Layout) -> Wrapped:
     """Compile a function Run -> output for a population; the population stays as it is."""
     mapped = map_members(function, layout.mapped_by)
     return jax.jit(

@@ -12,19 +12,23 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jax.stages import Compiled
 
 from shoal.config import struct
 from shoal.engine.nonfinite import NOWHERE
 from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ENV_AXIS, Run, Stream, stream_key
 from shoal.records.pbt_settings import LINEAR, ONE_MINUS_LOG, Tuned, magnitude
-from shoal.types import Array
+from shoal.types import AlgorithmConfig, Array
+
+C = TypeVar("C", bound=AlgorithmConfig)
+T = TypeVar("T")  # a pytree of arrays
 
 PARTS = 5  # the worst of this many equal parts of the population copies the best
 FACTORS = (0.8, 1.25)
@@ -162,7 +166,7 @@ def exchange(
     return dataclasses.replace(population, **parts), exchanged
 
 
-def with_copies(tree: Any, parent: Array, axis: tuple[str, ...] = ()) -> Any:
+def with_copies(tree: T, parent: Array, axis: tuple[str, ...] = ()) -> T:
     """Give each member that has another parent, which copies none itself, the values of that parent.
 
     One member after the other is written in its place, so that no second array is made of a replay.
@@ -185,7 +189,7 @@ def with_copies(tree: Any, parent: Array, axis: tuple[str, ...] = ()) -> Any:
             taken = jnp.where(child // len(x) == device, taken, kept)
         return jax.lax.dynamic_update_index_in_dim(x, taken, child - first, 0)
 
-    def copy(index: Array, tree: Any) -> Any:
+    def copy(index: Array, tree: T) -> T:
         child = first_those[index]
         return jax.tree.map(lambda x: copied(x, parent[child], child), tree)
 
@@ -203,19 +207,21 @@ def _as_bits(x: Array) -> tuple[Array, Callable[[Array], Array]]:
     return x.astype(jnp.uint8) if x.dtype == bool else x, lambda bits: bits.astype(x.dtype)
 
 
-def values_of(config: Any, leaves: Leaves) -> Values:
+def values_of(config: AlgorithmConfig, leaves: Leaves) -> Values:
     """Return the values of settings from a config."""
     found = struct.named_leaves(config)
     return {name: found[names[0]] for name, names in leaves.items()}
 
 
-def with_values(config: Any, values: Mapping[str, Any], leaves: Leaves) -> Any:
+def with_values(config: C, values: Mapping[str, Array], leaves: Leaves) -> C:
     """Replace the values of settings in all leaves of a config that have them."""
     changed = {leaf: values[name] for name, names in leaves.items() for leaf in names}
     return struct.with_named_leaves(config, struct.named_leaves(config) | changed)
 
 
-def compile_exchange(shapes: Run, layout: populations.Layout, tuned: Sequence[Tuned], leaves: Leaves) -> Any:
+def compile_exchange(
+    shapes: Run, layout: populations.Layout, tuned: Sequence[Tuned], leaves: Leaves
+) -> Compiled:
     """Compile (population, scores, number) -> (population, Exchanged); the population's buffers are donated."""
 
     def program(population: Run, scores: Array, number: Array) -> tuple[Run, Exchanged]:

@@ -135,7 +135,7 @@ def _with_empty_replay(population: Run, local: Any, layout: populations.Layout) 
     """Return a population with an empty replay in the place of `learner.local`, given that of a new one."""
 
     def empty(run: Run) -> tuple[Run, tuple[()]]:
-        return dataclasses.replace(run, learner=without_replay(run)), ()
+        return dataclasses.replace(run, learner=without_replay(run) or run.learner), ()
 
     population = dataclasses.replace(population, learner=population.learner._replace(local=local))
     return populations.run_program(empty, population.settings, layout)(population)[0]

@@ -62,7 +62,7 @@ def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Ru
 
 
 def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
-    return run.config.algorithm(spec_of(run.environment)).inherit(run.learner, saved)
+    return run.config.algorithm(spec_of(run.environment)).inherit(run.learner, saved)  # type: ignore[misc]  # checked before
 
 
 def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
