@@ -164,6 +164,7 @@ def update(
     shared, weight = learner.shared, transitions(trajectory).weight
     trajectory = trajectory._replace(timesteps=for_actor(trajectory.timesteps, spec))
     steps = replay.stored_steps(trajectory)
+    # A ring was made before the first time-step, when nobody knew whether there are masks; so it always has them.
     steps = steps._replace(alive=None, action_mask=_all_masks(spec, steps.last, steps.action_mask))
     ring, written = replay.write(learner.local, shared.written, steps)
     before = jax.tree.map(lambda x: x[:-1], steps.observation)
@@ -172,6 +173,7 @@ def update(
     )
     num_worlds = weight.shape[1] // streams * _num_groups(axis)
     due = replay.num_gradient_steps(config.replay, clock.updates, num_worlds * len(weight))
+    # By the clock they would be due in a run that resumed without its replay, too, whose rings are still empty.
     count = jnp.where(replay.has_started(config.replay, ring, written, num_worlds), due, 0)
 
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
@@ -201,6 +203,7 @@ def update(
             "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         }
     )
+    # Sums, so that a number which is not finite in any of the steps is seen after the last of them.
     checks = {"loss": ~jnp.isfinite(sums["q_loss"]), "gradient": ~jnp.isfinite(sums["grad_norm"])}
     return Learner(shared, ring), metrics, checks
 

@@ -116,6 +116,7 @@ def init(config: PPOConfig, spec: EnvSpec, key: Array, num_envs: int | tuple[int
     """Make a learner with a new network."""
     network = config.network.build(spec, key)
     parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
+    # The first state of an optimiser is the same for any rate, which each update gives it anew.
     shared = Shared(
         network=network,
         optimizer=optimisers.build(config.optimization, parts, 0.0).init(parts),
@@ -226,6 +227,7 @@ def update(
     step = functools.partial(gradient_step, config, axis, shared, optimizer, merge_noisy)
     state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
 
+    # The orders of the longer of both: in the epochs beyond its own a part computes a gradient and does not step.
     epochs = max(config.update_epochs, config.critic_update_epochs or 0)
     orders = minibatches.shuffled_rows(rows, epochs, config.num_minibatches, keys.local)
     if config.recompute == "epoch":
@@ -241,6 +243,7 @@ def update(
         batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
         state, history = jax.lax.scan(functools.partial(step, rows), state, batches)
 
+    # The shared key, so that all devices draw the same noise for the network that they have in common.
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
     shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
     steps = step_metrics(config, history)
@@ -293,6 +296,7 @@ def prepare(
     )
     rollout = Rollout(inputs, memories.before_rollout(trajectory.memory, learner.local), acted)
     output = expectation(replayed.value)
+    # Of all T+1 steps: the last one's value is what a rollout that cuts an episode is bootstrapped from.
     value = value_normalisation.denormalise(learner.shared.value, output)
     advantage, target = advantages.estimate(config, acted, value, None)
     metrics = {
@@ -349,6 +353,7 @@ def gradient_step(
         num_chunks=num_chunks(batch.weight.shape, config.gradient_chunk),
         axis=axis,
     )
+    # The step is made in any case and selected below, since under `vmap` a branch would compute both sides.
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
     parts = optax.apply_updates(state.parts, updates)
 
@@ -396,6 +401,7 @@ def loss(
     value_loss = critic_losses.value_loss(config, output, batch.value, batch.target)
     entropy = actions.entropy(distribution)
     parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32))
+    # Rows of weight 0 are no transitions: their parts may be anything, and 0 times NaN is NaN.
     parts = LossParts(*(jnp.where(batch.weight > 0, x, 0.0) for x in parts))
     actor_loss = jnp.where(update_actor, parts.policy_loss - config.ent_coef * parts.entropy, 0.0)
     return actor_loss + config.vf_coef * parts.value_loss, parts

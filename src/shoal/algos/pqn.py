@@ -201,6 +201,7 @@ def update(
 
     orders = minibatches.shuffled_rows(rows, config.update_epochs, config.num_minibatches, keys.local)
     orders = orders.reshape(-1, orders.shape[-1])
+    # The shared key again: noise is in the network, which all devices have in common; rows are each device's own.
     noise_keys = jax.random.split(jax.random.fold_in(keys.shared, 1), len(orders))
     step = functools.partial(gradient_step, config, axis, optimizer, merge, rows)
     totals = minibatches.total_weights(axis, rows, orders)

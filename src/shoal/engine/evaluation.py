@@ -147,6 +147,7 @@ def step_episodes(
     new_results = add_timestep(environment, results, new_timestep, timestep)
     new_faults = keep_first_faults(faults, new_state, new_timestep)
     new = (new_timestep, new_state, new_memory, new_results, new_faults)
+    # An environment is undefined after its episode has ended; what it then returns is computed and left out.
     selected = struct.where(timestep.last, (timestep, state, memory, results, faults), new)
     return EvaluationState(key, step + 1, *selected)
 

@@ -95,6 +95,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
         return (run.updates < end) & (run.fault == NOWHERE)
 
     def body(run: Run) -> Run:
+        # Without the sums, as the start of a run traces it, so that both share one trace.
         new, metrics, *_ = _update_traced_once(dataclasses.replace(run, metrics=()))
         if run.settings.keeps_last:
             newest = Best(policy_of(new), new.best.score, new.updates)
@@ -173,6 +174,7 @@ def update_once(
         rollout_key,
         settings.num_steps,
     )
+    # Every key is of the update's number and not of a key before it: a resumed run draws what this one would have.
     update_key = stream_key(run.key, Stream.UPDATE, run.updates)
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
