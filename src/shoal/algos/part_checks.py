@@ -15,8 +15,8 @@ from shoal.base.imports import chosen_function
 from shoal.nets import networks
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
+from shoal.nets.output_check import zero_batch
 from shoal.types import Array, EnvSpec, TimeStep, contract
-from shoal.types.spaces import zeros
 
 _SHAPE = (3, 2)  # steps and streams that a user's own function is called with
 
@@ -77,9 +77,7 @@ def _network_outputs(config: Any, spec: EnvSpec) -> tuple[Any, Any]:
 
     def run(key: Array) -> tuple[Any, Any]:
         network, number = config.network.build(spec, key), jnp.zeros(_SHAPE)
-        observation = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (*_SHAPE, *x.shape)), zeros(spec.observation_space)
-        )
+        observation = zero_batch(spec.observation_space, _SHAPE)
         timestep = TimeStep(observation, number, number, number > 0, number > 0)
         previous = jnp.zeros((*_SHAPE, num_action_features(spec.action_space)))
         is_shown = networks.shows(config.network, "previous_action")

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from shoal.base.errors import ShoalError
 from shoal.base.user_errors import describe_error, format_location, shorten, user_frames
 
 RULES = {
@@ -58,12 +59,12 @@ class Finding(NamedTuple):
     message: str
 
 
-class FindingsError(Exception):
-    """Carry findings out of a function that is being traced."""
+class FindingsError(ShoalError):
+    """Carry findings out of a function that is being traced; the message is that of the first."""
 
-    def __init__(self, findings: Iterable[Finding]):
-        super().__init__("findings of the checker")
-        self.findings = list(findings)
+    def __init__(self, findings: list[Finding]):
+        super().__init__(f"{findings[0].message}.")
+        self.findings = findings
 
 
 def leaked(doing: str, place: str) -> Finding:

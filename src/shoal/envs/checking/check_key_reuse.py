@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 from shoal.base.user_errors import user_frames
 from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding, operation
-from shoal.envs.checking.check_traces import Traces, sample_action
+from shoal.envs.checking.check_traces import Traces
+from shoal.types import Array, Environment, PyTree, State
 
 STEPS = 2  # of the scan; what holds of two holds of all
 # JAX takes what `where` selects for used, and each `keys[i]` of a traced `i` for the whole of `keys`, so that it would
@@ -17,14 +18,13 @@ STEPS = 2  # of the scan; what holds of two holds of all
 SELECTIONS = (jax.lax.select_n_p, jax.lax.dynamic_slice_p, jax.lax.gather_p)
 
 
-def check_key_reuse(env: Any, traces: Traces) -> Iterator[Finding]:
+def check_key_reuse(env: Environment, traces: Traces) -> Iterator[Finding]:
     """Check that reset, step, and steps after each other use each key once: the ones given, made, and in the state."""
     key = jax.eval_shape(jax.random.key, 0)
-    action = jax.eval_shape(lambda key, mask: sample_action(env, key, mask), key, traces.start[1].action_mask)
     words = jax.eval_shape(lambda key: jax.random.key_data(jax.random.split(key, STEPS)), key)
 
-    def play(key: jax.Array, words: jax.Array, action: Any) -> Any:
-        def step(state: Any, words: jax.Array) -> Any:
+    def play(key: Array, words: Array, action: PyTree) -> State:
+        def step(state: State, words: Array) -> tuple[State, None]:
             # Made here, since a key from outside that the state keeps is to JAX the same key at every step.
             return env.step(state, action, jax.random.wrap_key_data(words))[0], None
 
@@ -32,7 +32,7 @@ def check_key_reuse(env: Any, traces: Traces) -> Iterator[Finding]:
 
     try:
         with _reuse_is_refused():
-            jax.jit(play).trace(key, words, action)
+            jax.jit(play).trace(key, words, traces.action)
     except jax.errors.KeyReuseError as error:
         advice = "so that both draw the same numbers; split it, and use or keep each part once"
         yield Finding("key-reused", f"a key {_use(error, traces)}, {advice}")
@@ -57,14 +57,14 @@ def _reuse_is_refused() -> Iterator[None]:
     from jax._src.custom_batching import custom_vmap_p  # noqa: PLC0415
     from jax.experimental.key_reuse import _core as jax_check  # noqa: PLC0415
 
-    def signature_of_call(equation: Any) -> Any:
+    def signature_of_call(equation: JaxprEqn) -> jax_check.KeyReuseSignature:
         return jax_check.jaxpr_type_signature(equation.params["call"].jaxpr)
 
     rules = jax_check.key_reuse_signatures
-    own: dict[Any, Any] = dict.fromkeys(SELECTIONS, jax_check.KeyReuseSignature(jax_check.Source(0)))
-    own |= {custom_vmap_p: jax_check.dynamic_key_reuse_signature(signature_of_call)}
+    new_keys = jax_check.KeyReuseSignature(jax_check.Source(0))
+    own = {custom_vmap_p: jax_check.dynamic_key_reuse_signature(signature_of_call)}
     before = dict(rules)
-    rules.update(own)
+    rules.update(dict.fromkeys(SELECTIONS, new_keys) | own)
     try:
         with jax.debug_key_reuse(True):
             yield

@@ -1,7 +1,7 @@
 """Checks of the use of random keys in reset and step, by the data flow of the traced programs."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -9,14 +9,14 @@ import numpy as np
 from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_flow import Flow, trace_flow
-from shoal.envs.checking.check_traces import Traces, sample_action
-from shoal.types import Environment
+from shoal.envs.checking.check_traces import Traces
+from shoal.types import Array, Environment
 
 RAW_KEYS = ((2,), (4,))  # shapes of untyped keys, of threefry and of rbg
 IGNORE_HINT = "or ignore this rule where it is meant"
 
 
-class _Step(NamedTuple):
+class _StepFlow(NamedTuple):
     """Data flow of a step: the names of the state's leaves, in the order of inputs, and the index of its key."""
 
     flow: Flow
@@ -24,64 +24,58 @@ class _Step(NamedTuple):
     key: int
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: Array | np.ndarray) -> bool:
     """Report whether an array (or its shape and dtype) is a random key, or an array of keys, typed or not."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return True
     return leaf.dtype == np.uint32 and leaf.shape[-1:] in RAW_KEYS
 
 
-def check_key_flow(env: Environment, traces: Traces, key: jax.Array) -> Iterator[Finding]:
+def check_key_flow(env: Environment, traces: Traces, key: Array) -> Iterator[Finding]:
     """Check that random numbers come from the key of the call, or from a key in the state that each step renews.
 
     A method that draws nothing may ignore its key, and so may one that passes it to parts that draw nothing:
     many correct environments have a deterministic reset or step. Numbers from a constant key, in addition to
     others from the method's own key, may be a fixed pattern, such as a map, and are allowed.
     """
-    state, start = traces.start
+    state, action = traces.start[0], traces.action
     reset = trace_flow(jax.make_jaxpr(env.reset)(key))
-    action = jax.eval_shape(lambda key, mask: sample_action(env, key, mask), key, start.action_mask)
-    step = _Step(
+    step = _StepFlow(
         trace_flow(jax.make_jaxpr(env.step)(state, action, key)),
         list(named_leaves(state)),
         len(jax.tree.leaves((state, action))),
     )
-    for method, method_flow, key_input, results in (
+    for method, flow, key_input, results in (
         ("reset", reset, 0, traces.start),
         ("step", step.flow, step.key, traces.stepped),
     ):
-        if any(key_input in draw for draw in method_flow.draws) and not any(
-            ~key_input in x.sources for x in method_flow.results
-        ):
-            yield Finding(
-                "key-ignored",
-                f"{method} draws random numbers from its key, but nothing that it returns depends on them; it "
-                f"would use them, {IGNORE_HINT}",
+        draws_from_key = any(key_input in draw for draw in flow.draws)
+        if draws_from_key and not any(~key_input in x.sources for x in flow.results):
+            problem = "its key, but nothing that it returns depends on them; it would use them"
+        elif flow.draws and not _depends_on_key(flow, key_input, results):
+            problem = (
+                _wrong_source_in_reset(reset) if method == "reset" else _wrong_source_in_step(step, reset)
             )
-        elif method_flow.draws and not _depends_on_key(method_flow, key_input, results):
-            yield from (
-                _check_reset_draws(method_flow) if method == "reset" else _check_step_draws(step, reset)
-            )
+        else:
+            problem = ""
+        if problem:
+            yield Finding("key-ignored", f"{method} draws random numbers from {problem}, {IGNORE_HINT}")
 
 
-def _depends_on_key(method_flow: Flow, key_input: int, results: object) -> bool:
+def _depends_on_key(flow: Flow, key_input: int, results: object) -> bool:
     """Report whether a result depends on the key, other than by storing it."""
-    leaves = jax.tree.leaves(results)
-    pairs = zip(method_flow.results, leaves, strict=True)
+    pairs = zip(flow.results, jax.tree.leaves(results), strict=True)
     return any(key_input in origin.sources and not is_key(leaf) for origin, leaf in pairs)
 
 
-def _check_reset_draws(reset: Flow) -> Iterator[Finding]:
-    if not all(reset.draws):
-        yield Finding(
-            "key-ignored",
-            "reset draws random numbers from a constant key and not from the key that it is given, so every "
-            f"episode begins alike; draw from its key, {IGNORE_HINT}",
-        )
+def _wrong_source_in_reset(reset: Flow) -> str:
+    """Say from which key a reset that ignores its own draws, if it is constant."""
+    source = "a constant key and not from the key that it is given, so every episode begins alike"
+    return "" if all(reset.draws) else f"{source}; draw from its key"
 
 
-def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
-    """Check that a step that ignores its own key draws from a random key that changes at every step."""
+def _wrong_source_in_step(step: _StepFlow, reset: Flow) -> str:
+    """Say from which key a step that ignores its own draws, unless it is random and changes at every step."""
     random = _random_leaves(step, reset)
     unchanged = {i for i in range(len(step.state)) if step.flow.results[i].copy_of == i}
     for draw in step.flow.draws:
@@ -100,12 +94,11 @@ def _check_step_draws(step: _Step, reset: Flow) -> Iterator[Finding]:
             )
         else:
             continue
-        advice = "draw from the key of step, or from one in the state that is split and replaced at each step"
-        yield Finding("key-ignored", f"step draws random numbers from {source}; {advice}, {IGNORE_HINT}")
-        return
+        return f"{source}; draw from the key of step, or from one in the state that is split and replaced at each step"
+    return ""
 
 
-def _random_leaves(step: _Step, reset: Flow) -> set[int]:
+def _random_leaves(step: _StepFlow, reset: Flow) -> set[int]:
     """Return the leaves of the state that depend on a key, of the reset or of a step before."""
     random = {i for i in range(len(step.state)) if reset.results[i].sources}
     while True:
