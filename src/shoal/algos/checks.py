@@ -4,7 +4,7 @@ Each function raises a ShoalError for the first setting that cannot work, one se
 be right, and the nearest value that works.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -19,24 +19,26 @@ from shoal.nets.torso_config import CoreConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
+if TYPE_CHECKING:  # they import this module
+    from shoal.algos.dqn_config import DQNConfig
+    from shoal.algos.ppo_config import PPOConfig
+    from shoal.algos.pqn import PQNConfig
+
 
 def check_divides(name: str, number: int, what: str, total: int) -> None:
     """Require that `number` divides `total`."""
-    if number > 0 and total % number == 0:
+    if total % number == 0:
         return
-    below = next((k for k in range(min(number, total), 0, -1) if total % k == 0), None)
-    above = next((k for k in range(max(number, 1), total + 1) if total % k == 0), None)
-    nearest_divisors = sorted({k for k in (below, above) if k})
-    hint = (
-        f"the nearest that do are {nearest_divisors[0]} and {nearest_divisors[1]}"
-        if len(nearest_divisors) > 1
-        else f"{nearest_divisors[0]} does"
-    )
+    below = next(k for k in range(min(number, total), 0, -1) if total % k == 0)
+    hint = f"{below} does"
+    if number < total:
+        above = next(k for k in range(number, total + 1) if total % k == 0)
+        hint = f"the nearest that do are {below} and {above}"
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {hint}.")
 
 
 def check_ppo(
-    config: Any,
+    config: "PPOConfig",
     spec: EnvSpec,
     num_envs: int,
     num_steps: int,
@@ -68,7 +70,7 @@ def check_ppo(
     part_checks.check_parts(config, spec)
 
 
-def check_minibatches(config: Any, num_envs: int, num_steps: int, rows: str) -> None:
+def check_minibatches(config: "PPOConfig | PQNConfig", num_envs: int, num_steps: int, rows: str) -> None:
     """Check that minibatches, and the chunks of a recurrent network's steps, divide a rollout (see `check_ppo`)."""
     if not memories.is_recurrent(config):
         check_divides("num_minibatches", config.num_minibatches, rows, num_envs * num_steps)
@@ -80,7 +82,7 @@ def check_minibatches(config: Any, num_envs: int, num_steps: int, rows: str) -> 
     )
 
 
-def check_network(config: Any, spec: EnvSpec) -> None:
+def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that a network fits the entries of observations, and that Shoal's own fits the optimiser's settings."""
     network = config.network
     is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
@@ -103,7 +105,7 @@ def check_network(config: Any, spec: EnvSpec) -> None:
     check_integers(config)
 
 
-def check_integers(config: Any) -> None:
+def check_integers(config: "PPOConfig | DQNConfig | PQNConfig") -> None:
     """Check that no integers are normalised that Shoal's own network reads as such."""
     network = config.network
     if (
@@ -119,7 +121,7 @@ def check_integers(config: Any) -> None:
         )
 
 
-def check_action_values(config: Any, spec: EnvSpec, algorithm: str) -> None:
+def check_action_values(config: "DQNConfig | PQNConfig", spec: EnvSpec, algorithm: str) -> None:
     """Check what algorithms that learn the values of actions have in common, for one agent."""
     networks.check_settings(config.network)
     if not isinstance(spec.action_space, Discrete):
@@ -133,7 +135,7 @@ def check_action_values(config: Any, spec: EnvSpec, algorithm: str) -> None:
     q_networks.check(config.network, spec.of_actor)
 
 
-def check_without_critic(config: Any, algorithm: str) -> None:
+def check_without_critic(config: "DQNConfig | PQNConfig", algorithm: str) -> None:
     """Check that nothing is to be shown to a critic."""
     if config.agents.critic_input != "own":
         raise ShoalError(
@@ -142,7 +144,7 @@ def check_without_critic(config: Any, algorithm: str) -> None:
         )
 
 
-def check_dqn(config: Any) -> None:
+def check_dqn(config: "DQNConfig") -> None:
     """Check that the switches of DQN fit each other."""
     network, n_step = config.network, config.replay.n_step
     values = getattr(network, "values", "expected")
@@ -213,8 +215,6 @@ def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
     clipped = []
     for text in config.obs_clip_entries:
         name, _, bound = text.partition("=")
-        if name.strip() in clipped:
-            raise ShoalError(f"obs_clip_entries names {name.strip()!r} twice; give it once.")
         clipped.append(name.strip())
         try:
             is_bound = float(bound) > 0
@@ -236,7 +236,7 @@ def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
                 )
 
 
-def check_advantages(config: Any, num_rows: int, copies: int) -> None:
+def check_advantages(config: "PPOConfig", num_rows: int, copies: int) -> None:
     """Check that advantages are not normalised one by one, which makes each of them 0."""
     parts = {"minibatch": config.num_minibatches, "batch": 1}.get(config.norm_adv, 0)
     if num_rows * copies != parts:
@@ -249,18 +249,17 @@ def check_advantages(config: Any, num_rows: int, copies: int) -> None:
     )
 
 
-def check_estimates(config: Any) -> None:
+def check_estimates(config: "PPOConfig") -> None:
     """Check that V-trace has ratios to correct with, and clips in the right order."""
     if config.advantage != "vtrace":
         return
-    clips = (config.rho_clip, config.c_clip) if not struct.is_traced(config.rho_clip, config.c_clip) else ()
-    for rho_clip, c_clip in zip(
-        *map(np.ravel, np.broadcast_arrays(*clips)), strict=True
-    ):  # of each member of a sweep
-        if c_clip > rho_clip:
-            raise ShoalError(
-                f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
-            )
+    clips = config.rho_clip, config.c_clip
+    if not struct.is_traced(*clips):
+        for rho_clip, c_clip in np.broadcast(*clips):  # of each member of a sweep
+            if c_clip > rho_clip:
+                raise ShoalError(
+                    f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
+                )
     if config.surrogate == "policy_gradient":
         raise ShoalError(
             "advantage='vtrace' leaves the ratio of an action to the surrogate, and surrogate='policy_gradient' has "
@@ -273,7 +272,7 @@ def check_estimates(config: Any) -> None:
         )
 
 
-def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
+def check_recomputation(config: "PPOConfig", num_envs: int, num_steps: int) -> None:
     """Check that advantages can be recomputed as often as configured, and that this has an effect."""
     epochs = max(config.update_epochs, config.critic_update_epochs)
     if config.recompute == "epoch" and epochs == 1:
@@ -310,7 +309,7 @@ def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
         )
 
 
-def check_value_normalisation(config: Any) -> None:
+def check_value_normalisation(config: "PPOConfig") -> None:
     """Check that there is a critic whose values can be normalised as configured."""
     if config.norm_value == "none":
         return
@@ -331,7 +330,7 @@ def check_value_normalisation(config: Any) -> None:
         )
 
 
-def check_distribution(config: Any, spec: EnvSpec) -> None:
+def check_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that the policy's distribution fits the action space."""
     space, kind = spec.action_space, networks.distribution_of(config.network)
     if not isinstance(space, Discrete | MultiDiscrete | Box):

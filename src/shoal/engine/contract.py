@@ -1,33 +1,12 @@
 """The runtime's requirements of an algorithm's functions, checked while they are traced."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from shoal.envs.batch import Batch
-from shoal.types import Algorithm, AlgorithmConfig, Array, EnvSpec, Learner, Memory, Metrics, PyTree, contract
+from shoal.types import Algorithm, Checks, Learner, Memory, Metrics, PyTree, contract
 from shoal.types.spaces import Box, Discrete, MultiDiscrete
 
 
-def checked_algorithm(config: AlgorithmConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
-    """Return the functions of a config.
-
-    Raises:
-      ShoalError: its `algorithm` returns anything else.
-    """
-    return contract.require_type(config.algorithm, config.algorithm(spec, axis), Algorithm)
-
-
-def checked_learner(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
-    """Return an algorithm's first learner.
-
-    Raises:
-      ShoalError: its `init` returns something other than a learner.
-    """
-    return contract.require_type(algorithm.init, algorithm.init(key, num_envs), Learner)
-
-
 def checked_act(
-    algorithm: Algorithm, result: Any, memory: Memory, batch: Batch
+    algorithm: Algorithm, result: object, memory: Memory, batch: Batch
 ) -> tuple[Memory, PyTree, PyTree]:
     """Return the memory, the actions and the extras that `act` returned.
 
@@ -45,9 +24,7 @@ def checked_act(
     return after, action, extras
 
 
-def checked_update(
-    algorithm: Algorithm, result: Any, learner: Learner
-) -> tuple[Learner, Metrics, Mapping[str, Any]]:
+def checked_update(algorithm: Algorithm, result: object, learner: Learner) -> tuple[Learner, Metrics, Checks]:
     """Return the learner, the metrics and the checks that `update` returned, none where it has no checks.
 
     `metrics.py` checks the content of the metrics and checks.
