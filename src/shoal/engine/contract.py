@@ -1,8 +1,37 @@
 """The runtime's requirements of an algorithm's functions, checked while they are traced."""
 
 from shoal.envs.batch import Batch
-from shoal.types import Algorithm, Checks, Learner, Memory, Metrics, PyTree, contract
+from shoal.types import (
+    Algorithm,
+    AlgorithmConfig,
+    Array,
+    Checks,
+    EnvSpec,
+    Learner,
+    Memory,
+    Metrics,
+    PyTree,
+    contract,
+)
 from shoal.types.spaces import Box, Discrete, MultiDiscrete
+
+
+def checked_algorithm(config: AlgorithmConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
+    """Return the functions of a config.
+
+    Raises:
+      ShoalError: its `algorithm` returns anything else.
+    """
+    return contract.require_type(config.algorithm, config.algorithm(spec, axis), Algorithm)
+
+
+def checked_learner(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
+    """Return an algorithm's first learner.
+
+    Raises:
+      ShoalError: its `init` returns something other than a learner.
+    """
+    return contract.require_type(algorithm.init, algorithm.init(key, num_envs), Learner)
 
 
 def checked_act(

@@ -14,20 +14,11 @@ import jax.numpy as jnp
 
 from shoal.config import struct
 from shoal.engine import team
+from shoal.engine.contract import checked_algorithm, checked_learner
 from shoal.engine.nonfinite import NOWHERE
 from shoal.envs.batch import Batch
 from shoal.envs.trials import consecutive
-from shoal.types import (
-    Algorithm,
-    AlgorithmConfig,
-    Array,
-    Clock,
-    Environment,
-    Learner,
-    Policy,
-    contract,
-    spec_of,
-)
+from shoal.types import AlgorithmConfig, Array, Clock, Environment, Learner, Policy, contract, spec_of
 
 ENV_AXIS = "env"  # the name of the axis over groups of environments
 
@@ -126,12 +117,10 @@ def start(
     """Make a new run of one group of environments, before its first update; the numbers of environment and
     config are arrays.
     """
-    algorithm = config.algorithm(spec_of(environment), settings.axis)
-    algorithm = contract.require_type(config.algorithm, algorithm, Algorithm)
+    algorithm = checked_algorithm(config, spec_of(environment), settings.axis)
     batch = batch_of(environment, settings)
     state, timestep = batch.reset(group_key(stream_key(key, Stream.RESET, 0), settings))
-    learner = algorithm.init(stream_key(key, Stream.INIT, 0), batch.num_envs)
-    learner = contract.require_type(algorithm.init, learner, Learner)
+    learner = checked_learner(algorithm, stream_key(key, Stream.INIT, 0), batch.num_envs)
     run = Run(
         environment=environment,
         config=config,
