@@ -1,18 +1,9 @@
 """The runtime's requirements of an algorithm's functions, checked while they are traced."""
 
+from collections.abc import Mapping
+
 from shoal.envs.batch import Batch
-from shoal.types import (
-    Algorithm,
-    AlgorithmConfig,
-    Array,
-    Checks,
-    EnvSpec,
-    Learner,
-    Memory,
-    Metrics,
-    PyTree,
-    contract,
-)
+from shoal.types import Algorithm, AlgorithmConfig, Array, EnvSpec, Learner, Memory, Metrics, PyTree, contract
 from shoal.types.spaces import Box, Discrete, MultiDiscrete
 
 
@@ -53,7 +44,9 @@ def checked_act(
     return after, action, extras
 
 
-def checked_update(algorithm: Algorithm, result: object, learner: Learner) -> tuple[Learner, Metrics, Checks]:
+def checked_update(
+    algorithm: Algorithm, result: object, learner: Learner
+) -> tuple[Learner, Metrics, Mapping[str, Array]]:
     """Return the learner, the metrics and the checks that `update` returned, none where it has no checks.
 
     `metrics.py` checks the content of the metrics and checks.
