@@ -274,7 +274,7 @@ def check_estimates(config: "PPOConfig") -> None:
 
 def check_recomputation(config: "PPOConfig", num_envs: int, num_steps: int) -> None:
     """Check that advantages can be recomputed as often as configured, and that this has an effect."""
-    epochs = max(config.update_epochs, config.critic_update_epochs)
+    epochs = max(config.update_epochs, config.critic_update_epochs or 0)
     if config.recompute == "epoch" and epochs == 1:
         raise ShoalError(
             "recompute='epoch' has no effect with update_epochs=1; it needs more epochs, such as update_epochs=4."

@@ -126,7 +126,7 @@ def check_torsos(
 class Builder:
     """Settings of a torso or a network in the place of a class that is built as `Class(space, key=key)`."""
 
-    def __init__(self, settings: torso_choice.TorsoSettings):
+    def __init__(self, settings: PyTree):
         given = getattr(settings, "torso_class", None) or getattr(settings, "network_class", None)
         named = type(settings) if given is None else torso_choice.imported(given)
         self.settings, self.__name__ = settings, getattr(named, "__name__", repr(named))

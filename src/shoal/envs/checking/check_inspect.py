@@ -3,18 +3,19 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_traces import is_inexact, mask_parts, observation_leaves
-from shoal.types import Environment, TimeStep
+from shoal.types import Array, Environment, TimeStep
 from shoal.types.spaces import Box, Discrete, MultiDiscrete
 
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
 
 def check_timesteps(
-    env: Environment, timesteps: TimeStep, offset: int, alive_before: np.ndarray | None = None
+    env: Environment, timesteps: TimeStep, offset: int, alive_before: ArrayLike | None = None
 ) -> Iterator[Finding]:
     """Check time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset).
 
@@ -25,7 +26,7 @@ def check_timesteps(
     last = np.asarray(timesteps.last)
     alive = np.ones((*last.shape, *agents), bool) if timesteps.alive is None else np.asarray(timesteps.alive)
     # Rewards and discounts count for who took part at the step before.
-    first = alive[:, :1] if alive_before is None else alive_before[:, None]
+    first = alive[:, :1] if alive_before is None else np.asarray(alive_before)[:, None]
     acted = np.concatenate([first, alive[:, :-1]], axis=1)
     goes_on = ~_expand_like(last, alive)
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
@@ -45,7 +46,7 @@ def _expand_like(x: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _check_finite(
-    name: str, value: np.ndarray, counts: np.ndarray | bool, offset: int, right: str
+    name: str, value: np.ndarray | Array, counts: np.ndarray | bool, offset: int, right: str
 ) -> Iterator[Finding]:
     """Check that numbers are finite where they count."""
     wrong = ~np.isfinite(value) & counts
@@ -63,7 +64,7 @@ def _check_observed(
     assert space is not None  # of what has none, the trace has said so
     axes = value.ndim - len(space.shape)
     # A global state has no agent axis; the observations of agents that take no part may be anything.
-    is_observed = _expand_like(alive if alive.ndim == axes else alive.any(axis=-1), value)
+    is_observed = _expand_like(alive if alive.ndim == axes else np.any(alive, axis=-1), value)
     if is_inexact(value):
         findings = list(_check_finite(path, value, is_observed, offset, "every observation would be finite"))
         yield from findings
@@ -94,7 +95,7 @@ def _earliest_index(wrong: np.ndarray) -> np.ndarray:
     return places[np.argmin(places[:, 1])]
 
 
-def _describe_first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
+def _describe_first(path: str, value: np.ndarray | Array, wrong: np.ndarray, offset: int) -> str:
     """Describe the place of the earliest wrong number, and the number."""
     index = _earliest_index(wrong)
     inner = index[2:].tolist()

@@ -61,10 +61,9 @@ def _reuse_is_refused() -> Iterator[None]:
         return jax_check.jaxpr_type_signature(equation.params["call"].jaxpr)
 
     rules = jax_check.key_reuse_signatures
-    new_keys = jax_check.KeyReuseSignature(jax_check.Source(0))
-    own = {custom_vmap_p: jax_check.dynamic_key_reuse_signature(signature_of_call)}
     before = dict(rules)
-    rules.update(dict.fromkeys(SELECTIONS, new_keys) | own)
+    rules.update(dict.fromkeys(SELECTIONS, jax_check.KeyReuseSignature(jax_check.Source(0))))
+    rules[custom_vmap_p] = jax_check.dynamic_key_reuse_signature(signature_of_call)
     try:
         with jax.debug_key_reuse(True):
             yield

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.extend.core
@@ -24,7 +24,8 @@ CONCRETIZATION = (
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
-REPEATS = 4  # traces of each kind: a random choice of Python's per trace stays undetected 1 time in 64
+REPEATS = 7  # traces: a random choice of Python's per trace stays undetected 1 time in 64
+COMPARED_KEYS = 4  # with which traces that are not the same program are run
 SLOW_TRACE = 2.0  # seconds; a program that takes longer is traced twice, which still shows a random number
 Result = tuple[State, TimeStep]  # of reset or step
 
@@ -126,7 +127,7 @@ def unpack_result(method: str, result: object) -> Result:
     pair = "(state, TimeStep), by shoal.restart and shoal.transition"
     is_pair = isinstance(result, tuple) and len(result) == 2 and not isinstance(result, TimeStep)
     require(is_pair, contract.described(result), pair)
-    state, timestep = result  # type: ignore[misc]
+    state, timestep = cast(Result, result)
     require(isinstance(timestep, TimeStep), f"{contract.described(timestep)} as its second value", pair)
     for field in ("observation", "reward", "discount", "first", "last"):
         require(getattr(timestep, field) is not None, f"None as `{field}`", "an array")
@@ -278,16 +279,15 @@ def _check_mask(env: Environment, method: str, mask: PyTree) -> Iterator[Finding
 
 def check_repeatable(env: Environment, key: Array) -> Iterator[Finding]:
     """Check that several traces of the same calls are the same program, or at least give the same numbers."""
-    for inline in (False, True):
-        first, *others = _programs(env, key, inline) or [None]
-        for program in others:
-            if difference := _difference(first, program, key):
-                yield Finding(
-                    "hidden-state",
-                    f"two equal calls differ: {difference}; results may depend on the state, the action and the "
-                    "key alone, not on Python or NumPy randomness, globals, or attributes that change",
-                )
-                return
+    first, *others = _programs(env, key, inline=True) or _programs(env, key, inline=False)
+    for program in others:
+        if difference := _difference(first, program, key):
+            yield Finding(
+                "hidden-state",
+                f"two equal calls differ: {difference}; results may depend on the state, the action and the "
+                "key alone, not on Python or NumPy randomness, globals, or attributes that change",
+            )
+            return
 
 
 class _Program(NamedTuple):
@@ -296,45 +296,43 @@ class _Program(NamedTuple):
     jaxpr: jax.extend.core.ClosedJaxpr
     names: list[str]
 
-    def is_same(self, other: "_Program") -> bool:
-        """Report whether both have the same operations and constants; addresses of objects may differ."""
-        one, two = (re.sub(r"0x[0-9a-f]+", "0x", str(x.jaxpr)) for x in (self, other))
-        pairs = zip(self.jaxpr.consts, other.jaxpr.consts, strict=False)
-        return one == two and all(bitwise_equal(a, b) for a, b in pairs)
+    def text(self) -> tuple[str, list[bytes]]:
+        """Return the operations, without the addresses of objects, and the constants."""
+        constants = [_as_numpy(x).tobytes() for x in self.jaxpr.consts]
+        return re.sub(r"0x[0-9a-f]+", "0x", str(self.jaxpr)), constants
 
 
-def _programs(env: Environment, key: Array, inline: bool) -> list[_Program]:
-    """Trace the same program several times; `inline` runs the Python of inner jitted functions each time too."""
+def _programs(env: Environment, key: Array, *, inline: bool) -> list[_Program]:
+    """Trace the same program several times.
 
-    def program() -> _Program:
-        # A function made anew, since JAX would give the trace of one that it knows.
-        jaxpr, shapes = jax.make_jaxpr(lambda key: first_steps(env, key), return_shape=True)(key)
+    Args:
+      inline: runs the Python of inner jitted functions each time too; there are no programs if that is not possible.
+    """
+
+    def trace_again() -> _Program:
+        with jax.disable_jit(inline):
+            # A function made anew, since JAX would give the trace of one that it knows.
+            jaxpr, shapes = jax.make_jaxpr(lambda key: first_steps(env, key), return_shape=True)(key)
         return _Program(jaxpr, list(named_leaves(shapes)))
 
-    if not inline:
-        return _repeat(program)
+    begun = time.monotonic()
     try:
-        with jax.disable_jit():
-            return _repeat(program)
+        first = trace_again()
     except Exception:
-        return []  # loops and branches on traced values need their jit
-
-
-def _repeat(program: Callable[[], _Program]) -> list[_Program]:
-    begun, first = time.monotonic(), program()
+        if inline:  # loops and branches on traced values need their jit
+            return []
+        raise
     repeats = 2 if time.monotonic() - begun > SLOW_TRACE else REPEATS
-    return [first, *(program() for _ in range(repeats - 1))]
+    return [first, *(trace_again() for _ in range(repeats - 1))]
 
 
 def _difference(one: _Program, other: _Program, key: Array) -> str:
     """Describe the first result in which two traces differ; "" if none does."""
-    if one.is_same(other):
+    if one.text() == other.text():
         return ""
-    run, run_other = (jax.jit(jax.extend.core.jaxpr_as_fun(x.jaxpr)) for x in (one, other))
-    for i in range(REPEATS):
-        own_key = jax.random.fold_in(key, i)
-        results = dict(zip(one.names, run(own_key), strict=True))
-        others = dict(zip(other.names, run_other(own_key), strict=True))
+    runs = [jax.jit(jax.extend.core.jaxpr_as_fun(program.jaxpr)) for program in (one, other)]
+    for own_key in jax.random.split(key, COMPARED_KEYS):
+        results, others = (dict(zip(one.names, run(own_key), strict=False)) for run in runs)
         for name, a, b in differing(results, others):
             return f"{_describe_place(name)} is {a} once and {b} another time"
     return ""
@@ -364,7 +362,7 @@ def all_rows_equal(x: Array | np.ndarray) -> bool:
 
 def _as_numpy(x: ArrayLike) -> np.ndarray:
     """Convert an array to NumPy's, which has no keys, so that those are given as numbers."""
-    is_key = jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key)
+    is_key = isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
