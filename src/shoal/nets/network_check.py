@@ -193,7 +193,9 @@ def _check_tree(
     try:
         traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
         missing = named_leaves(network).keys() - named_leaves(traced).keys()
-    except ValueError as error:  # JAX compares it with an earlier one of the class
+    except (
+        ValueError
+    ) as error:  # of a second check in one process: JAX compares it with an earlier one of the class
         if "metadata fields" not in str(error):
             raise
         missing = {"an attribute"}

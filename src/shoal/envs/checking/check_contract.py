@@ -12,9 +12,12 @@ from shoal.envs import base
 from shoal.envs.checking import check_static
 from shoal.envs.checking.check_findings import Finding, describe, leaked
 from shoal.envs.checking.check_flow import trace_flow
-from shoal.envs.checking.check_traces import Traces, check_types, sample_action, unpack_result
+from shoal.envs.checking.check_traces import Traces, check_types, first_step
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree, State, TimeStep, contract
+
+# A function of the module, whose traces JAX keeps.
+_first_step = jax.jit(first_step)
 
 
 @reports_user_code
@@ -80,14 +83,6 @@ def _traces(env_arrays: Environment, key: Array) -> Traces:
     """Trace the first step, as shapes and dtypes without weak types, since a batch removes these."""
     traced = _first_step.trace(env_arrays, key).out_info
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced)
-
-
-@jax.jit
-def _first_step(env: Environment, key: Array) -> Traces:
-    """Make a reset, an action and a step; a function of the module, whose traces JAX keeps."""
-    start = unpack_result(contract.named(env.reset), env.reset(key))
-    action = sample_action(env, key, start[1].action_mask)
-    return Traces(start, action, unpack_result(contract.named(env.step), env.step(start[0], action, key)))
 
 
 @jax.jit

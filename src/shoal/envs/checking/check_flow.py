@@ -114,9 +114,7 @@ def _scan_sizes(params: Params) -> tuple[int, int]:
     return len(constants), len(carry)
 
 
-def _fixed_point(
-    iterate: Callable[[list[Origin], list[Sources]], list[Origin]], carry: list[Origin]
-) -> list[Origin]:
+def _fixed_point(iterate: Callable[..., list[Origin]], carry: list[Origin]) -> list[Origin]:
     """Return the origins of a loop's carry after as many rounds as it takes until nothing is added."""
     while (after := iterate(carry, [])) != carry:
         carry = after

@@ -71,10 +71,8 @@ def _check_observed(
         if findings:
             return
     low, high = _bounds(space)
-    wrong = ((value < low) | (value > high)) & is_observed
-    if wrong.any() and is_inexact(value):
-        slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
-        wrong &= (value < low - slack) | (value > high + slack)
+    slack = ROUNDING * np.maximum(1, np.abs(np.nan_to_num(value))) if is_inexact(value) else 0
+    wrong = ((value < low - slack) | (value > high + slack)) & is_observed
     if wrong.any():
         index = tuple(_earliest_index(wrong)[axes:])
         bounds = [np.broadcast_to(bound, space.shape)[index] for bound in (low, high)]

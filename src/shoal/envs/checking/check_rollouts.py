@@ -13,9 +13,9 @@ from shoal.config.struct import as_arrays, named_leaves
 from shoal.envs.checking.check_findings import Finding
 from shoal.envs.checking.check_inspect import check_timesteps
 from shoal.envs.checking.check_keys import is_key
+from shoal.envs.checking.check_time import Announce
 from shoal.envs.checking.check_traces import Result, Traces, all_rows_equal, differing, sample_action
 from shoal.types import Array, Environment, PyTree, State, TimeStep
-from shoal.types.spaces import Box, Dict, Discrete, Space
 from shoal.xla.backend import compile_ahead
 from shoal.xla.sparse_updates import change_where
 
@@ -23,11 +23,15 @@ MAX_BLOCK_BYTES = 32 * 2**20  # of the data of one block
 MAX_LEAF_SIZE = 64  # elements: smaller leaves of the state are searched for a clock
 COMPARED_STEPS = 4
 COMPARED_KEYS = 4
+SAMPLED_ACTIONS = 64  # of which all are equal only where there is no other action
 
 # Compiled for a few thousand steps, not for millions.
 jit_quickly = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
 
 StepKeys = tuple[Array, Array, Array]  # of the steps, of the resets after an end, and of the actions
+Advanced = tuple[
+    Result, tuple[TimeStep, dict[str, Array]]
+]  # after the last step; of all steps, with small leaves
 
 
 class RolloutSizes(NamedTuple):
@@ -52,7 +56,7 @@ class Rollouts(NamedTuple):
     env: Environment
     sizes: RolloutSizes
     reset: Callable[[Array], Result]
-    advance: Callable[[Result, StepKeys], tuple[Result, tuple[TimeStep, dict[str, Array]]]]
+    advance: Callable[[Result, StepKeys], Advanced]
     start: Result
     keys: Array
     action_keys: Array
@@ -73,16 +77,14 @@ class Rollouts(NamedTuple):
         return jax.random.split(self.action_keys[0], self.sizes.keys)
 
 
-def advance(
-    env: Environment, carry: Result, keys: StepKeys
-) -> tuple[Result, tuple[TimeStep, dict[str, Array]]]:
+def advance(env: Environment, carry: Result, keys: StepKeys) -> Advanced:
     """Make random steps of one environment from (state, time-step), with a reset after each end.
 
     `keys` are [T] each: they are made outside, because making them inside takes longer to compile than most
     environments.
     """
 
-    def step(carry: Result, keys: StepKeys) -> tuple[Result, tuple[TimeStep, dict[str, Array]]]:
+    def step(carry: Result, keys: StepKeys) -> Advanced:
         state, timestep = carry
         step_key, reset_key, action_key = keys
         action = sample_action(env, action_key, timestep.action_mask)
@@ -116,19 +118,19 @@ def _fit_sizes(sizes: RolloutSizes, traces: Traces) -> RolloutSizes:
 
 
 def start_rollouts(
-    env: Environment, sizes: RolloutSizes, traces: Traces, key: Array, activity: Callable[[str], None]
+    env: Environment, sizes: RolloutSizes, traces: Traces, key: Array, announce: Announce
 ) -> Rollouts:
-    """Compile, reset, and make the first block of random steps; tell `activity` which of these begins."""
+    """Compile, reset, and make the first block of random steps; announce which of these begins."""
     sizes = _fit_sizes(sizes, traces)
     keys, action_keys = jax.random.split(key, (2, sizes.keys))
-    activity("compiling reset")
+    announce("compiling reset")
     reset = compile_ahead(jit_quickly(jax.vmap(env.reset)), keys)
-    activity(f"running reset of {sizes.keys} environments")
+    announce(f"running reset of {sizes.keys} environments")
     start = jax.block_until_ready(reset(keys))
-    activity("compiling random steps")
+    announce("compiling random steps")
     steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
     advance_batch = compile_ahead(jit_quickly(jax.vmap(functools.partial(advance, env))), start, steps)
-    activity(f"running {sizes.steps} random steps of {sizes.keys} environments")
+    announce(f"running {sizes.steps} random steps of {sizes.keys} environments")
     first = _run_block(advance_batch, start, steps)
     return Rollouts(env, sizes, reset, advance_batch, start, keys, action_keys, first)
 
@@ -144,7 +146,7 @@ def step_keys(keys: Array, action_keys: Array, offset: int, *, steps: int) -> St
     return jax.vmap(split)(own), jax.vmap(split)(of_resets), jax.vmap(split)(action_keys)
 
 
-def _run_block(advance_batch: Callable[..., tuple], carry: Result, keys: StepKeys) -> Block:
+def _run_block(advance_batch: Callable[..., Advanced], carry: Result, keys: StepKeys) -> Block:
     end, (timesteps, small_leaves) = advance_batch(carry, keys)
     return Block(jax.tree.map(np.asarray, timesteps), jax.tree.map(np.asarray, small_leaves), end)
 
@@ -203,7 +205,8 @@ def _difference(one: PyTree, other: PyTree) -> str:
 
 def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
     """Check that other actions change something."""
-    if not _has_choice(rollouts.env.action_space):
+    samples = jax.vmap(rollouts.env.action_space.sample)(jax.random.split(rollouts.keys[0], SAMPLED_ACTIONS))
+    if all(map(all_rows_equal, jax.tree.leaves(samples))):  # there is one action only
         return
     actions, block, offset = rollouts.other_actions, rollouts.first, 0
     other = rollouts.block_after(rollouts.start, 0, actions)
@@ -222,14 +225,6 @@ def check_actions(rollouts: Rollouts) -> Iterator[Finding]:
         # An action may count at the end of an episode only, so that each is followed to its end.
         block = rollouts.block_after(block.end, offset)
         other = rollouts.block_after(other.end, offset, actions)
-
-
-def _has_choice(space: Space) -> bool:
-    if isinstance(space, Dict):
-        return any(_has_choice(part) for part in space.values())
-    if isinstance(space, Box):
-        return bool(np.any(space.low < space.high))
-    return max([space.n] if isinstance(space, Discrete) else space.nvec) > 1
 
 
 def check_keys(rollouts: Rollouts) -> Iterator[Finding]:

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Announce = Callable[[str], None]  # is told what begins, such as "tracing reset"
 PATIENCE = 5.0  # seconds, after which a line names the activity
 
 
 @contextmanager
-def reported_activity(progress: bool, patience: float = PATIENCE) -> Iterator[Callable[[str], None]]:
-    """Give a function that is told what begins, such as "tracing reset".
+def reported_activity(progress: bool, patience: float = PATIENCE) -> Iterator[Announce]:
+    """Give a function that is told what begins.
 
-    What has begun is named after `patience` seconds, and again each time that its duration has doubled.
+    That is named after `patience` seconds, and again each time that its duration has doubled.
 
     Args:
       progress: whether it is.

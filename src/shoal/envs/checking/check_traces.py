@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from shoal.config.struct import as_arrays, named_leaves
 from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, leaked, operation
+from shoal.envs.checking.check_time import Announce
 from shoal.types import GLOBAL_STATE, Array, Environment, PyTree, State, TimeStep, contract
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -46,29 +47,32 @@ def sample_action(env: Environment, key: Array, mask: PyTree) -> PyTree:
     return jax.vmap(env.action_space.sample)(jax.random.split(key, env.num_agents), mask)
 
 
-def first_steps(env: Environment, key: Array) -> tuple[Result, ...]:
-    """Make a reset and two steps: the smallest program that calls everything."""
-    results = [env.reset(jax.random.fold_in(key, 0))]
-    for i in (1, 2):
-        state, timestep = results[-1]
-        action = sample_action(env, jax.random.fold_in(key, 2 * i), timestep.action_mask)
-        results.append(env.step(state, action, jax.random.fold_in(key, 2 * i + 1)))
-    return tuple(results)
+def first_step(env: Environment, key: Array) -> Traces:
+    """Make a reset, an action and a step: the smallest program that calls everything.
+
+    Raises:
+      FindingsError: reset or step returns anything else than (state, TimeStep).
+    """
+    reset_key, action_key, step_key = jax.random.split(key, 3)
+    start = unpack_result(contract.named(env.reset), env.reset(reset_key))
+    action = sample_action(env, action_key, start[1].action_mask)
+    stepped = unpack_result(contract.named(env.step), env.step(start[0], action, step_key))
+    return Traces(start, action, stepped)
 
 
-def trace(env: Environment, key: Array, activity: Callable[[str], None]) -> Traces:
-    """Trace a reset and a step, each of which is reported to `activity` before.
+def trace(env: Environment, key: Array, announce: Announce) -> Traces:
+    """Trace a reset and a step, each of which is announced before.
 
     Raises:
       FindingsError: with the findings, where either cannot be traced or does not return arrays, or where what reset
         returns is wrong: a step may well fail after that, such as for fewer agents than there are actions.
     """
-    activity("tracing reset")
+    announce("tracing reset")
     start = _trace_method(env, "reset", key)
     if wrong := list(_check_timestep(env, "reset", start[1])):
         raise FindingsError(wrong)
     action = jax.eval_shape(functools.partial(sample_action, env), key, start[1].action_mask)
-    activity("tracing step")
+    announce("tracing step")
     return Traces(start, action, _trace_method(env, "step", start[0], action, key))
 
 
@@ -105,7 +109,7 @@ def _trace_finding(env: Environment, method: str, error: BaseException) -> Findi
 def _runs_eagerly(env: Environment) -> bool:
     """Report whether the environment works on concrete values, so that only tracing it failed."""
     try:
-        first_steps(env, jax.random.key(0))
+        first_step(env, jax.random.key(0))
     except ERRORS:
         return False
     return True
@@ -291,7 +295,7 @@ def check_repeatable(env: Environment, key: Array) -> Iterator[Finding]:
 
 
 class _Program(NamedTuple):
-    """A trace of the first steps, and the names of its results."""
+    """A trace of a reset and a step, and the names of its results."""
 
     jaxpr: jax.extend.core.ClosedJaxpr
     names: list[str]
@@ -312,7 +316,7 @@ def _programs(env: Environment, key: Array, *, inline: bool) -> list[_Program]:
     def trace_again() -> _Program:
         with jax.disable_jit(inline):
             # A function made anew, since JAX would give the trace of one that it knows.
-            jaxpr, shapes = jax.make_jaxpr(lambda key: first_steps(env, key), return_shape=True)(key)
+            jaxpr, shapes = jax.make_jaxpr(lambda key: first_step(env, key), return_shape=True)(key)
         return _Program(jaxpr, list(named_leaves(shapes)))
 
     begun = time.monotonic()
@@ -372,11 +376,11 @@ def is_inexact(value: Array | np.ndarray) -> bool:
 
 
 def _describe_place(name: str) -> str:
-    """Convert `0/1/reward` to words: the call, and the part of its result."""
+    """Convert `stepped/1/reward`, of `Traces`, to words: the part of the result, and the call."""
     call, part, *rest = name.split("/")
-    calls = ("reset", "the first step", "the second step")
     leaf = f"`{'/'.join(rest)}`" if rest else "the value"
-    return f"{leaf} of the {('state', 'time-step')[int(part)]} after {calls[int(call)]}"
+    of = {"0": "state", "1": "time-step"}[part]
+    return f"{leaf} of the {of} after {'reset' if call == 'start' else 'step'}"
 
 
 def format_short(x: ArrayLike) -> str:
@@ -390,9 +394,9 @@ def format_short(x: ArrayLike) -> str:
 
 def check_as_argument(env: Environment, key: Array) -> Iterator[Finding]:
     """Check that the environment works as an argument of a compiled program, where its numbers are traced."""
-    constant = jax.eval_shape(lambda key: first_steps(env, key), key)
+    constant = jax.eval_shape(lambda key: first_step(env, key), key)
     try:
-        traced = jax.eval_shape(first_steps, as_arrays(env), key)
+        traced = jax.eval_shape(first_step, as_arrays(env), key)
     except Exception as error:
         names = ", ".join(named_leaves(env))
         yield Finding(
@@ -413,11 +417,7 @@ def check_as_argument(env: Environment, key: Array) -> Iterator[Finding]:
 def check_vmappable(env: Environment, key: Array) -> Iterator[Finding]:
     """Check that reset and step can be mapped over a batch."""
 
-    def step(key: Array) -> Result:
-        state, timestep = env.reset(key)
-        return env.step(state, sample_action(env, key, timestep.action_mask), key)
-
-    for method, function in {"reset": env.reset, "step": step}.items():
+    for method, function in {"reset": env.reset, "step": functools.partial(first_step, env)}.items():
         try:
             jax.eval_shape(jax.vmap(function), jax.random.split(key, 2))
         except Exception as error:

@@ -18,7 +18,7 @@ from shoal.envs.checking.check_findings import ERRORS, RULES, Finding, FindingsE
 from shoal.envs.checking.check_key_reuse import check_key_reuse
 from shoal.envs.checking.check_keys import check_key_flow
 from shoal.envs.checking.check_rollouts import RolloutSizes
-from shoal.envs.checking.check_time import reported_activity
+from shoal.envs.checking.check_time import Announce, reported_activity
 from shoal.envs.checking.check_traces import Traces
 from shoal.types import Array, Environment
 
@@ -50,16 +50,14 @@ def check(
         raise ShoalError(
             f"ignore={rule!r} is not a rule of the checker; it has {names}{nearest(rule, RULES)}"
         )
-    with reported_activity(progress) as activity:
-        found = _all_findings(env, RolloutSizes(keys, steps, max_steps), jax.random.key(seed), activity)
+    with reported_activity(progress) as announce:
+        found = _all_findings(env, RolloutSizes(keys, steps, max_steps), jax.random.key(seed), announce)
         findings = check_findings.limit_findings(found)
     return [finding for finding in findings if finding.rule not in ignore]
 
 
-def _all_findings(
-    env: Environment, sizes: RolloutSizes, key: Array, activity: Callable[[str], None]
-) -> Iterator[Finding]:
-    run = functools.partial(_findings_of, activity)
+def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: Announce) -> Iterator[Finding]:
+    run = functools.partial(_findings_of, announce)
     findings = run("reading its attributes", check_static.check_declarations, env)
     yield from findings
     if findings:
@@ -69,7 +67,7 @@ def _all_findings(
     yield from parameters
     snapshot = take_snapshot(env)  # before the first trace
     try:
-        traces = check_traces.trace(env, key, activity)
+        traces = check_traces.trace(env, key, announce)
     except ERRORS as error:
         findings = _findings_of_error("tracing it", error)
         yield from findings
@@ -90,7 +88,7 @@ def _all_findings(
         as_argument = run("tracing its parameters", check_traces.check_as_argument, env, key)
     yield from as_argument
     compares_single = not (parameters or summaries or as_argument)
-    yield from _rollout_findings(env, sizes, key, traces, compares_single, activity)
+    yield from _rollout_findings(env, sizes, key, traces, compares_single, announce)
 
 
 def _rollout_findings(
@@ -99,11 +97,11 @@ def _rollout_findings(
     key: Array,
     traces: Traces,
     compares_single: bool,
-    activity: Callable[[str], None],
+    announce: Announce,
 ) -> Iterator[Finding]:
-    run = functools.partial(_findings_of, activity)
+    run = functools.partial(_findings_of, announce)
     try:
-        rollouts = check_rollouts.start_rollouts(env, sizes, traces, key, activity)
+        rollouts = check_rollouts.start_rollouts(env, sizes, traces, key, announce)
     except ERRORS as error:
         findings = _findings_of_error("running it", error)
         yield from [*findings, _not_checked("random rollouts were", findings)]
@@ -129,10 +127,10 @@ def _rollout_findings(
 
 
 def _findings_of(
-    activity: Callable[[str], None], doing: str, check: Callable[..., Iterable[Finding]], *args: object
+    announce: Announce, doing: str, check: Callable[..., Iterable[Finding]], *args: object
 ) -> list[Finding]:
     """Return the findings of a check; an error inside it is one more."""
-    activity(doing)
+    announce(doing)
     findings: list[Finding] = []
     try:
         findings.extend(check(*args))
