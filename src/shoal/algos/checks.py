@@ -205,13 +205,7 @@ def check_chunks(config: memories.WithMemory, num_steps: int) -> None:
 
 
 def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
-    """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers."""
-    least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
-    if not struct.is_traced(least, most) and least > most:
-        raise ShoalError(
-            f"obs_norm_min_deviation={least:g} is greater than obs_norm_max_deviation={most:g}; it must be at most "
-            f"{most:g}."
-        )
+    """Check that the entries of observations that are named are there and hold numbers, and have right bounds."""
     clipped = []
     for text in config.obs_clip_entries:
         name, _, bound = text.partition("=")
@@ -310,20 +304,15 @@ def check_recomputation(config: "PPOConfig", num_envs: int, num_steps: int) -> N
 
 
 def check_value_normalisation(config: "PPOConfig") -> None:
-    """Check that there is a critic whose values can be normalised as configured."""
-    if config.norm_value == "none":
+    """Check that the critic has the last layer that is rescaled, if it is."""
+    if config.norm_value != "popart":
         return
-    if not struct.is_traced(config.vf_coef) and np.all(np.asarray(config.vf_coef) == 0):
-        raise ShoalError(
-            f"norm_value={config.norm_value!r} has no effect with vf_coef=0, where no value is learned; choose a "
-            "vf_coef above 0, or norm_value='none'."
-        )
-    if config.norm_value == "popart" and getattr(config.network, "value_head", "scalar") != "scalar":
+    if getattr(config.network, "value_head", "scalar") != "scalar":
         raise ShoalError(
             "norm_value='popart' rescales the last layer of a number, and value_head='categorical' gives a "
             "distribution over fixed numbers; choose norm_value='running'."
         )
-    if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
+    if not isinstance(config.network, networks.NetworkConfig):
         raise ShoalError(
             "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
             f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."

@@ -54,18 +54,13 @@ def _check_protocol(env: object) -> Iterator[Finding]:
     if isinstance(agents, bool) or not isinstance(agents, int | np.integer) or agents < 1:
         yield Finding("protocol", f"num_agents is {agents!r}; a positive int would be right")
     elif agents > 1:
-        yield from _check_team(env, int(agents))
-
-
-def _check_team(env: object, agents: int) -> Iterator[Finding]:
-    """Check the declarations for several agents: their roles, and how their returns add up."""
-    team_return, roles = getattr(env, "team_return", "sum"), getattr(env, "roles", ())
-    if team_return not in TEAM_RETURNS:
-        text = f"team_return is {team_return!r}; 'sum' or 'mean' over agents would be right"
-        yield Finding("protocol", text)
-    if not isinstance(roles, tuple) or len(roles) not in (0, agents):
-        right = f"a tuple of {agents} numbers, one for each agent, or () if all have the same"
-        yield Finding("protocol", f"roles is {roles!r}; {right} would be right")
+        team_return, roles = getattr(env, "team_return", "sum"), getattr(env, "roles", ())
+        if team_return not in TEAM_RETURNS:
+            text = f"team_return is {team_return!r}; 'sum' or 'mean' over agents would be right"
+            yield Finding("protocol", text)
+        if not isinstance(roles, tuple) or len(roles) not in (0, agents):
+            right = f"a tuple of {agents} numbers, one for each agent, or () if all have the same"
+            yield Finding("protocol", f"roles is {roles!r}; {right} would be right")
 
 
 def check_summaries(env: Environment, info: Mapping[str, object]) -> Iterator[Finding]:

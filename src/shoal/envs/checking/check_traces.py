@@ -366,8 +366,9 @@ def all_rows_equal(x: Array | np.ndarray) -> bool:
 
 def _as_numpy(x: ArrayLike) -> np.ndarray:
     """Convert an array to NumPy's, which has no keys, so that those are given as numbers."""
-    is_key = isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x)
 
 
 def is_inexact(value: Array | np.ndarray) -> bool:
@@ -417,7 +418,8 @@ def check_as_argument(env: Environment, key: Array) -> Iterator[Finding]:
 def check_vmappable(env: Environment, key: Array) -> Iterator[Finding]:
     """Check that reset and step can be mapped over a batch."""
 
-    for method, function in {"reset": env.reset, "step": functools.partial(first_step, env)}.items():
+    functions: dict[str, Callable] = {"reset": env.reset, "step": functools.partial(first_step, env)}
+    for method, function in functions.items():
         try:
             jax.eval_shape(jax.vmap(function), jax.random.split(key, 2))
         except Exception as error:

@@ -17,7 +17,7 @@ from shoal.envs.checking.check_ends import check_ends
 from shoal.envs.checking.check_findings import ERRORS, RULES, Finding, FindingsError, report
 from shoal.envs.checking.check_key_reuse import check_key_reuse
 from shoal.envs.checking.check_keys import check_key_flow
-from shoal.envs.checking.check_rollouts import RolloutSizes
+from shoal.envs.checking.check_rollouts import Rollouts, RolloutSizes
 from shoal.envs.checking.check_time import Announce, reported_activity
 from shoal.envs.checking.check_traces import Traces
 from shoal.types import Array, Environment
@@ -59,9 +59,8 @@ def check(
 def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: Announce) -> Iterator[Finding]:
     run = functools.partial(_findings_of, announce)
     findings = run("reading its attributes", check_static.check_declarations, env)
-    yield from findings
     if findings:
-        yield _not_checked("tracing and random rollouts were", findings)
+        yield from _stopped_by(findings, "tracing and random rollouts were")
         return
     parameters = run("reading its parameters", check_static.check_parameters, env)
     yield from parameters
@@ -70,16 +69,15 @@ def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: A
         traces = check_traces.trace(env, key, announce)
     except ERRORS as error:
         findings = _findings_of_error("tracing it", error)
-        yield from findings
-        yield _not_checked("the rest of the checks, random rollouts among them, were", findings)
+        yield from _stopped_by(findings, "the rest of the checks, random rollouts among them, were")
         return
     findings = run("tracing it", check_traces.check_types, env, traces)
     summaries = run("reading info_summaries", check_static.check_summaries, env, traces.start[1].info)
     findings = findings or run("tracing it again", check_traces.check_repeatable, env, key)
     findings = findings or run("tracing it under vmap", check_traces.check_vmappable, env, key)
-    yield from summaries + findings
+    yield from summaries
     if findings:
-        yield _not_checked("random rollouts were", findings)
+        yield from _stopped_by(findings, "random rollouts were")
         return
     yield from run("looking for what it leaves behind", check_side_effects, env, snapshot)
     yield from run("comparing the state before and after a step", check_in_place, env, traces, key)
@@ -88,39 +86,32 @@ def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: A
         as_argument = run("tracing its parameters", check_traces.check_as_argument, env, key)
     yield from as_argument
     compares_single = not (parameters or summaries or as_argument)
-    yield from _rollout_findings(env, sizes, key, traces, compares_single, announce)
-
-
-def _rollout_findings(
-    env: Environment,
-    sizes: RolloutSizes,
-    key: Array,
-    traces: Traces,
-    compares_single: bool,
-    announce: Announce,
-) -> Iterator[Finding]:
-    run = functools.partial(_findings_of, announce)
     try:
         rollouts = check_rollouts.start_rollouts(env, sizes, traces, key, announce)
     except ERRORS as error:
-        findings = _findings_of_error("running it", error)
-        yield from [*findings, _not_checked("random rollouts were", findings)]
+        yield from _stopped_by(_findings_of_error("running it", error), "random rollouts were")
         return
+    yield from _rollout_findings(run, rollouts, traces, key, compares_single)
+
+
+def _rollout_findings(
+    run: Callable[..., list[Finding]], rollouts: Rollouts, traces: Traces, key: Array, compares_single: bool
+) -> Iterator[Finding]:
     findings = run("inspecting its first steps", check_rollouts.check_reset, rollouts)
-    yield from findings
     if rollouts.start[1].last.all():
-        yield _not_checked("random rollouts were", findings)
+        yield from _stopped_by(findings, "random rollouts were")
         return
+    yield from findings
     repeated = run("running it again", check_rollouts.check_repeated, rollouts)
     if repeated:
         yield from run("running it to its end", check_ends, rollouts)
-        yield from [*repeated, _not_checked("comparisons of keys, actions and batches were", repeated)]
+        yield from _stopped_by(repeated, "comparisons of keys, actions and batches were")
         return
     yield from run("running it with other actions", check_rollouts.check_actions, rollouts)
     yield from run("running it with other keys", check_rollouts.check_keys, rollouts)
     # A key that no step renews is found by its flow, and not once more by its reuse.
-    key_flow = run("following its keys", check_key_flow, env, traces, key)
-    yield from key_flow or run("following its keys", check_key_reuse, env, traces)
+    key_flow = run("following its keys", check_key_flow, rollouts.env, traces, key)
+    yield from key_flow or run("following its keys", check_key_reuse, rollouts.env, traces)
     if compares_single:
         yield from run("running it alone", check_rollouts.check_single, rollouts)
     yield from run("running it to its end", check_ends, rollouts)
@@ -149,6 +140,7 @@ def _findings_of_error(doing: str, error: BaseException) -> list[Finding]:
     return [Finding("raises", f"{doing} raised {raised}; no error would be right")]
 
 
-def _not_checked(what: str, findings: list[Finding]) -> Finding:
+def _stopped_by(findings: list[Finding], left_out: str) -> list[Finding]:
+    """Return findings after which some checks are left out, and the one that says so."""
     reason = f"because they need what was found to be wrong ({findings[0].rule})"
-    return Finding("not-checked", f"{what} left out, {reason}")
+    return [*findings, Finding("not-checked", f"{left_out} left out, {reason}")]
