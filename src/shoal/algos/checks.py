@@ -55,7 +55,7 @@ def check_ppo(
     Raises:
       ShoalError: the first setting that cannot work.
     """
-    settings.check_fields(config)
+    settings.check_fields(config)  # first, since what follows divides by these numbers
     networks.check_settings(config.network)
     check_minibatches(config, num_envs, num_steps, rows)
     check_network(config, spec)
@@ -85,6 +85,7 @@ def check_minibatches(config: "PPOConfig | PQNConfig", num_envs: int, num_steps:
 def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that a network fits the entries of observations, and that Shoal's own fits the optimiser's settings."""
     network = config.network
+    # What one network computes for both cannot be shown to one of them alone.
     is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
     for whose in ("critic", "actor") if is_shared else ():
         if names := getattr(spec, f"{whose}_only"):
@@ -268,7 +269,7 @@ def check_estimates(config: "PPOConfig") -> None:
 
 def check_recomputation(config: "PPOConfig", num_envs: int, num_steps: int) -> None:
     """Check that advantages can be recomputed as often as configured, and that this has an effect."""
-    epochs = max(config.update_epochs, config.critic_update_epochs or 0)
+    epochs = max(config.update_epochs, config.critic_update_epochs or 0)  # None is the actor's
     if config.recompute == "epoch" and epochs == 1:
         raise ShoalError(
             "recompute='epoch' has no effect with update_epochs=1; it needs more epochs, such as update_epochs=4."

@@ -42,6 +42,7 @@ def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
         function = chosen_function(setting, getattr(config, setting), named)
         if function not in named.values():
             own[setting] = function
+    # Shoal's own parts fit a critic of numbers, and tracing a network takes time.
     is_scalar = getattr(config.network, "value_head", "scalar") == "scalar"
     if not own and is_scalar and config.value_loss in ("squared", "huber"):
         return

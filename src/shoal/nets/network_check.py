@@ -184,6 +184,7 @@ def _check_tree(
                 f"{name} holds a leaf of {kind}; every leaf of it is trained, so all must be "
                 "arrays of floats (a stored key or nnx.Rngs is not)."
             )
+    # By another seed: the structure may depend on the spec alone.
     rebuilt = _build(network_class, spec, name, 1)
     if jax.tree.structure(rebuilt) != jax.tree.structure(network):  # type: ignore[operator]
         raise ShoalError(

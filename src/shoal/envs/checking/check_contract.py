@@ -32,13 +32,14 @@ def require_contract(env: Environment, name: str = "") -> None:
       UserCodeError: `reset` or `step` fails.
     """
     name = name or getattr(type(env), "__name__", str(env))
+    # Generators, of which the first finding ends all: what a later one reads may then be missing.
     checks = check_static.check_declarations(env), check_static.check_parameters(env), _check_step(env)
     try:
         finding = next(itertools.chain(*checks), None)
     except ShoalError:
         raise
     except Exception as error:
-        if user_code_error(error) is not None:
+        if user_code_error(error) is not None:  # it becomes a sentence with its own line
             raise
         raise _refusal(env, name, describe(error)) from error
     if finding is not None:
@@ -76,6 +77,7 @@ def never_ends(env: Environment) -> bool:
     program = last_of_step(env_arrays, traces.stepped[0], traces.action, key)
     if trace_flow(program).results[0].sources:
         return False
+    # What depends on nothing is the same at every step, so that one shows it.
     return not jax.jit(lambda env, key: _first_step(env, key).stepped[1].last)(env_arrays, jax.random.key(0))
 
 

@@ -50,6 +50,7 @@ def take_snapshot(env: Environment) -> Snapshot:
 def check_side_effects(env: Environment, snapshot: Snapshot) -> Iterator[Finding]:
     """Check that tracing reset and step changed no field of the environment and leaked no traced value."""
     gc.collect()  # what nothing refers to any more is not kept
+    # By identity: comparing traced values would trace the comparison.
     known = {id(value) for value in snapshot.traced}
     left = {id(value) for value in _traced_values()} - known
     if left:

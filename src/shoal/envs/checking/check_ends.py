@@ -84,6 +84,7 @@ def _check_terminations(
     if not usual.size:
         return
     low, high = usual.min(), usual.max()
+    # Rewards that are all equal still differ by rounding.
     beyond = np.maximum(low - rewards[last], rewards[last] - high)
     if beyond.max() <= max(2 * (high - low), 1e-6 * max(abs(low), abs(high))):
         return
@@ -109,6 +110,7 @@ def _check_self_reset(rollouts: Rollouts) -> Iterator[Finding]:
         return
     before_ends = jit_quickly(jax.vmap(functools.partial(_before_first_end, rollouts.env)))
     state, action, found = before_ends(rollouts.start, rollouts.keys_at(0))
+    # Other leaves are equal after every reset, and so after many an end.
     drawn = [not is_key(leaf) and not all_rows_equal(leaf) for leaf in jax.tree.leaves(rollouts.start[0])]
     step = jit_quickly(jax.vmap(rollouts.env.step, (0, 0, None)))
 
@@ -173,6 +175,7 @@ class Counter(NamedTuple):
         target = flat[:, self.element].astype(np.float64) + self.rate * steps
         if leaf.dtype.kind in "iu":
             bounds = np.iinfo(leaf.dtype)
+            # Not to the bound itself, since the step counts once more and would overflow.
             target = np.clip(target, bounds.min + 1, bounds.max - 1)
         flat[:, self.element] = target.astype(leaf.dtype)
         return with_named_leaves(state, named_leaves(state) | {self.name: flat.reshape(leaf.shape)})
@@ -190,6 +193,7 @@ def _check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Findin
     def random_step(state: State, mask: PyTree, action_key: Array, key: Array) -> Result:
         return rollouts.env.step(state, sample_action(rollouts.env, action_key, mask), key)
 
+    # The same keys for all steps, so that only the counter makes a difference.
     keys = rollouts.action_keys, rollouts.keys
     state, timestep = rollouts.start
     first = state, timestep.action_mask

@@ -37,9 +37,9 @@ Advanced = tuple[
 class RolloutSizes(NamedTuple):
     """The amount of computation: keys (environments), steps of a block, and the most steps of one environment."""
 
-    keys: int
-    steps: int
-    max_steps: int
+    keys: int = 16
+    steps: int = 128
+    max_steps: int = 10_000
 
 
 class Block(NamedTuple):
@@ -126,6 +126,7 @@ def start_rollouts(
     announce("compiling reset")
     reset = compile_ahead(jit_quickly(jax.vmap(env.reset)), keys)
     announce(f"running reset of {sizes.keys} environments")
+    # Waited for, or a slow reset would be announced as the compilation that follows.
     start = jax.block_until_ready(reset(keys))
     announce("compiling random steps")
     steps = step_keys(keys, action_keys, 0, steps=sizes.steps)
@@ -246,6 +247,7 @@ def check_single(rollouts: Rollouts) -> Iterator[Finding]:
     env = rollouts.env
     has_parameters = bool(jax.tree.leaves(env)) and not jax.tree_util.all_leaves([env])
     difference = ""
+    # Parameters are data in every run, so that constants are only tried to tell which of the two is the cause.
     if has_parameters:
         single = functools.partial(jit_quickly(_short_rollout), as_arrays(env))
         difference = _compare_single(rollouts, single)

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.base.errors import nearest
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.struct import as_arrays, data_fields, is_struct, named_leaves
+from shoal.config.struct import data_fields, is_struct, named_leaves
 from shoal.envs.checking.check_findings import Finding, describe
 from shoal.envs.summaries import REDUCTIONS
 from shoal.types import TEAM_RETURNS, Environment
@@ -83,7 +83,7 @@ def check_summaries(env: Environment, info: Mapping[str, object]) -> Iterator[Fi
 def check_parameters(env: Environment) -> Iterator[Finding]:
     """Check that the environment is a pytree whose leaves are numbers and whose static part is hashable."""
     name = type(env).__name__
-    if jax.tree_util.all_leaves([env]):
+    if jax.tree_util.all_leaves([env]):  # JAX takes an object that it does not know for a leaf
         yield Finding(
             "not-a-pytree",
             f"{name} is not a pytree, so its parameters cannot be data of a compiled program; "
@@ -98,7 +98,6 @@ def check_parameters(env: Environment) -> Iterator[Finding]:
                 "a number would be right, or a field that is declared static",
             )
             return
-    as_arrays(env)
     yield from _check_static_fields(env)
 
 

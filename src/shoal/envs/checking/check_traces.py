@@ -82,7 +82,7 @@ def _trace_method(env: Environment, method: str, *args: object) -> Result:
 
     try:
         return jax.eval_shape(call, *args)
-    except FindingsError:
+    except FindingsError:  # of what was returned
         raise
     except ERRORS as error:
         raise FindingsError([_trace_finding(env, method, error)]) from error

@@ -26,19 +26,14 @@ __all__ = ["RULES", "Finding", "check", "report"]
 
 
 def check(
-    env: Environment,
-    *,
-    keys: int = 16,
-    steps: int = 128,
-    max_steps: int = 10_000,
-    seed: int = 0,
-    ignore: Iterable[str] = (),
-    progress: bool = False,
+    env: Environment, *, seed: int = 0, ignore: Iterable[str] = (), progress: bool = False, **sizes: int
 ) -> list[Finding]:
     """Look for errors in an environment; the arguments are those of `shoal.check`.
 
     Never raises because of the environment: an error inside it becomes a finding.
 
+    Args:
+      sizes: of `RolloutSizes`.
     Returns:
       the findings, in the order of the checks; an empty list if there are none.
     Raises:
@@ -51,7 +46,7 @@ def check(
             f"ignore={rule!r} is not a rule of the checker; it has {names}{nearest(rule, RULES)}"
         )
     with reported_activity(progress) as announce:
-        found = _all_findings(env, RolloutSizes(keys, steps, max_steps), jax.random.key(seed), announce)
+        found = _all_findings(env, RolloutSizes(**sizes), jax.random.key(seed), announce)
         findings = check_findings.limit_findings(found)
     return [finding for finding in findings if finding.rule not in ignore]
 
@@ -64,7 +59,8 @@ def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: A
         return
     parameters = run("reading its parameters", check_static.check_parameters, env)
     yield from parameters
-    snapshot = take_snapshot(env)  # before the first trace
+    # What is no pytree is traced and run all the same, with its numbers as constants.
+    snapshot = take_snapshot(env)
     try:
         traces = check_traces.trace(env, key, announce)
     except ERRORS as error:
@@ -85,6 +81,7 @@ def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: A
     if not any(rule == "not-a-pytree" for rule, _ in parameters) and jax.tree.leaves(env):
         as_argument = run("tracing its parameters", check_traces.check_as_argument, env, key)
     yield from as_argument
+    # What was found in its parameters would be found once more.
     compares_single = not (parameters or summaries or as_argument)
     try:
         rollouts = check_rollouts.start_rollouts(env, sizes, traces, key, announce)

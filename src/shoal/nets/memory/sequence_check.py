@@ -48,6 +48,7 @@ def check_sequences(
     shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
     for part, module in modules.items():
         _check_shapes(module, spec, part, kind, shown)
+    # Last layers may begin at or near 0, and would hide what the memory holds.
     moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
     for module in sequence_modules(moved).values():
         _check_replay(module, spec, (action, reward))
@@ -99,6 +100,7 @@ def _check_replay(module: PyTree, spec: EnvSpec, shows: tuple[bool, bool]) -> No
     def run(module: PyTree, key: Array) -> tuple[PyTree, ...]:
         inputs = _rollout(spec, key, *shows)
         start = module.initial((SEQUENCES,))
+        # A memory from other steps, which has no effect where `first` clears it.
         used, _ = module.apply(start, _rollout(spec, jax.random.fold_in(key, 1), *shows), inputs.first)
         _, whole = module.apply(used, inputs, inputs.first)
         _, fresh = module.apply(start, inputs, inputs.first)
