@@ -85,21 +85,17 @@ def check_minibatches(config: "PPOConfig | PQNConfig", num_envs: int, num_steps:
 def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that a network fits the entries of observations, and that Shoal's own fits the optimiser's settings."""
     network = config.network
+    is_joint = networks.sees_all_agents(network)
+    shares_torso = isinstance(network, networks.NetworkConfig) and network.shared_torso
     # What one network computes for both cannot be shown to one of them alone.
-    is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
-    for whose in ("critic", "actor") if is_shared else ():
+    for whose in ("critic", "actor") if is_joint or shares_torso else ():
         if names := getattr(spec, f"{whose}_only"):
-            is_joint = networks.sees_all_agents(network)
             subject = f"network={networks.name_of(network)!r}" if is_joint else "shared_torso=True"
             raise ShoalError(
                 f"{subject} gives actor and critic the same input, but {whose}_only={names} is for the {whose} only; "
                 "use separate torsos."
             )
-    if (
-        isinstance(network, networks.NetworkConfig)
-        and network.shared_torso
-        and config.optimization.separate_updates
-    ):
+    if shares_torso and config.optimization.separate_updates:
         raise ShoalError(
             "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
         )
@@ -109,13 +105,11 @@ def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
 def check_integers(config: "PPOConfig | DQNConfig | PQNConfig") -> None:
     """Check that no integers are normalised that Shoal's own network reads as such."""
     network = config.network
-    if (
-        config.norm_obs
-        and isinstance(network, CoreConfig)
-        and ("one_hot" in network.encoder_kinds or network.looks)
-    ):
+    if not (config.norm_obs and isinstance(network, CoreConfig)):
+        return
+    is_one_hot = "one_hot" in network.encoder_kinds
+    if is_one_hot or network.looks:
         name = "encoder" if "one_hot" in torso_choice.kinds_of(network.encoder) else "critic_encoder"
-        is_one_hot = "one_hot" in network.encoder_kinds
         reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={network.queries} need"
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
