@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike
 
 from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
-from shoal.envs.checking.check_traces import is_inexact, mask_parts, observation_leaves
+from shoal.envs.checking.check_traces import LeafSpace, is_inexact, mask_parts, observation_leaves
 from shoal.types import Array, Environment, TimeStep
-from shoal.types.spaces import Box, Discrete, MultiDiscrete
+from shoal.types.spaces import Box, Discrete
 
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
@@ -30,7 +30,8 @@ def check_timesteps(
     acted = np.concatenate([first, alive[:, :-1]], axis=1)
     goes_on = ~_expand_like(last, alive)
     for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
-        yield from _check_observed(path, space, value, alive, offset)
+        if space is not None:  # else the trace has found it
+            yield from _check_observed(path, space, value, alive, offset)
     yield from _check_finite("the reward", timesteps.reward, acted, offset, "every reward would be finite")
     yield from _check_info(timesteps.info, alive, offset)
     yield from _check_discount(np.asarray(timesteps.discount), alive, acted, goes_on, offset)
@@ -55,13 +56,8 @@ def _check_finite(
 
 
 def _check_observed(
-    path: str,
-    space: Discrete | MultiDiscrete | Box | None,
-    value: np.ndarray,
-    alive: np.ndarray,
-    offset: int,
+    path: str, space: LeafSpace, value: np.ndarray, alive: np.ndarray, offset: int
 ) -> Iterator[Finding]:
-    assert space is not None  # of what has none, the trace has said so
     axes = value.ndim - len(space.shape)
     # A global state has no agent axis; the observations of agents that take no part may be anything.
     is_observed = _expand_like(alive if alive.ndim == axes else np.any(alive, axis=-1), value)
@@ -80,7 +76,7 @@ def _check_observed(
         yield Finding("observation-outside", f"{_describe_first(path, value, wrong, offset)}; {right}")
 
 
-def _bounds(space: Discrete | MultiDiscrete | Box) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(space: LeafSpace) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(space, Box):
         return space.low, space.high
     numbers = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)

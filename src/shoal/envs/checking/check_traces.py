@@ -29,6 +29,7 @@ REPEATS = 7  # traces: a random choice of Python's per trace stays undetected 1 
 COMPARED_KEYS = 4  # with which traces that are not the same program are run
 SLOW_TRACE = 2.0  # seconds; a program that takes longer is traced twice, which still shows a random number
 Result = tuple[State, TimeStep]  # of reset or step
+LeafSpace = Discrete | MultiDiscrete | Box  # of one array
 
 
 class Traces(NamedTuple):
@@ -231,7 +232,7 @@ def _check_observation(env: Environment, method: str, observation: PyTree) -> It
 
 def observation_leaves(
     space: Space, tree: PyTree, path: str = "observation"
-) -> Iterator[tuple[str, Discrete | MultiDiscrete | Box | None, PyTree]]:
+) -> Iterator[tuple[str, LeafSpace | None, PyTree]]:
     """Yield (path, space, value) for each space that is not a Dict; None for what only the other side has."""
     if not isinstance(space, Dict):
         yield path, space, tree
