@@ -111,9 +111,8 @@ def _check_info(info: object, alive: np.ndarray, offset: int) -> Iterator[Findin
         if is_inexact(value):
             of_agents = alive.ndim > 2 and value.shape[: alive.ndim] == alive.shape
             name = "info" + "".join(f"[{part!r}]" for part in path.split("/"))
-            yield from _check_finite(
-                name, value, _expand_like(alive, value) if of_agents else True, offset, right
-            )
+            counts = _expand_like(alive, value) if of_agents else True
+            yield from _check_finite(name, value, counts, offset, right)
 
 
 def _check_discount(
@@ -125,29 +124,29 @@ def _check_discount(
         yield Finding("discount", f"{_describe_first('the discount', discount, wrong, offset)}; {right}")
         return
     if alive.ndim == 2:
-        wrong = (discount == 0) & goes_on
         right = "with `last` True, or a discount of 1, it would be right"
+        wrong = (discount == 0) & goes_on
         yield from _finding_at(
-            "discount", wrong, offset, f"the discount {{}} is 0 although `last` is False; {right}"
+            "discount", wrong, offset, "the discount {} is 0 although `last` is False", right
         )
         return
     # One of several agents may die before the episode ends.
-    wrong = acted & ~alive & (discount == 1) & goes_on
     right = "0 would be right: a single agent ends for good, and only the world as a whole is cut"
+    wrong = acted & ~alive & (discount == 1) & goes_on
     yield from _finding_at(
-        "alive", wrong, offset, f"an agent is no longer alive {{}}, and its discount is 1; {right}"
+        "alive", wrong, offset, "an agent is no longer alive {}, and its discount is 1", right
     )
-    wrong = acted & alive & (discount == 0) & goes_on
     right = "`alive` False would be right, or a discount of 1"
+    wrong = acted & alive & (discount == 0) & goes_on
     yield from _finding_at(
-        "alive", wrong, offset, f"the discount of an agent {{}} is 0 although it is alive; {right}"
+        "alive", wrong, offset, "the discount of an agent {} is 0 although it is alive", right
     )
 
 
-def _finding_at(rule: str, wrong: np.ndarray, offset: int, text: str) -> Iterator[Finding]:
+def _finding_at(rule: str, wrong: np.ndarray, offset: int, what: str, right: str) -> Iterator[Finding]:
     """Make the finding of the earliest wrong step, which the text says at `{}`."""
     if wrong.any():
-        yield Finding(rule, text.format(_describe_step(wrong, offset)))
+        yield Finding(rule, f"{what.replace('{}', _describe_step(wrong, offset))}; {right}")
 
 
 def _check_mask(
@@ -156,5 +155,5 @@ def _check_mask(
     for i, part in enumerate(np.split(mask, np.cumsum(sizes)[:-1], axis=-1)):
         has_none = ~part.any(axis=-1) & acting
         of_part = f" of part {i}" if len(sizes) > 1 else ""
-        wrong = f"{path} {{}} is False for all {sizes[i]} actions{of_part}"
-        yield from _finding_at("action-mask", has_none, offset, f"{wrong}; at least one would be legal")
+        text = f"{path} {{}} is False for all {sizes[i]} actions{of_part}"
+        yield from _finding_at("action-mask", has_none, offset, text, "at least one would be legal")
