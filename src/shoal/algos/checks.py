@@ -328,6 +328,7 @@ def check_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
         )
     if isinstance(space, Box):
         kind = "normal" if kind == "auto" else kind
+        # The others lie in an interval, which is mapped to the bounds.
         needs_bounds = kind != "normal" or config.action_scaling == "rescale"
         if needs_bounds and not space.can_be_scaled:
             wrong = "bounds at an infinite distance" if space.bounded else "infinite ones"

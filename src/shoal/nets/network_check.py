@@ -74,7 +74,7 @@ def check_torso(torso_class: Callable[..., PyTree], space: Space) -> None:
     name = f"torso {getattr(torso_class, '__name__', repr(torso_class))}"
     torso = _build(torso_class, space, name, 0)
     width = getattr(torso, "num_features", None)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:  # True is an int
         raise ShoalError(
             f"{name} has num_features={width!r}; it must be a whole number of at least 1, the length of its features."
         )

@@ -26,6 +26,7 @@ def named(function: object, name: str = "") -> str:
     """
     while isinstance(function, functools.partial):
         function = function.func
+    # What jax.jit and functools.wraps return has the user's function within.
     function = inspect.unwrap(cast(Callable[..., object], function))
     if not hasattr(function, "__code__") and not inspect.isclass(function):
         function = type(function).__call__  # of an object that is called
@@ -60,6 +61,7 @@ def require_type(function: object, x: object, kind: type[T]) -> T:
 def require_tuple(function: object, x: object, *forms: str) -> tuple[PyTree, ...]:
     """Return what a function returned, if it is a tuple of one of the forms, such as "(memory, output)"."""
     lengths = [form.count(",") + 1 for form in forms]
+    # Learner and TimeStep are tuples too, and one that is returned alone may have a right length.
     if not isinstance(x, tuple) or len(x) not in lengths or isinstance(x, Learner | TimeStep):
         refuse(function, described(x), " or ".join(forms))
     return x

@@ -77,6 +77,7 @@ def limit_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Keep a few findings of each rule, and of each leaf only the first step at which it is wrong."""
     selected: dict[tuple[str, str], Finding] = {}
     for finding in findings:
+        # What is wrong at several steps is said alike up to "after 3 random steps".
         subject = finding.message.split(" after ")[0]
         if sum(rule == finding.rule for rule, _ in selected) < MAX_PER_RULE:
             selected.setdefault((finding.rule, subject), finding)
@@ -97,7 +98,7 @@ def report(findings: Iterable[Finding], name: str) -> str:
             width=100,
             initial_indent=f"  {rule}".ljust(width),
             subsequent_indent=" " * width,
-            break_on_hyphens=False,
+            break_on_hyphens=False,  # within a rule or a flag
         )
     return "\n".join(lines)
 

@@ -56,7 +56,7 @@ def _follow_equation(equation: JaxprEqn, inputs: list[Origin], draws: list[Sourc
         key = _union(inputs)
         draws.append(key)
         return [Origin(key | {~i for i in key if i >= 0})] * outputs
-    if name == "cond":
+    if name == "cond":  # the first input selects the branch
         branches = [_follow(branch.jaxpr, inputs[1:], draws) for branch in params["branches"]]
         return [_join(inputs[0], *alternatives) for alternatives in zip(*branches, strict=True)]
     if name == "while":

@@ -28,6 +28,7 @@ def is_key(leaf: Array | np.ndarray) -> bool:
     """Report whether an array (or its shape and dtype) is a random key, or an array of keys, typed or not."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return True
+    # Other words of this shape may be taken for a key, and are then left out of comparisons.
     return leaf.dtype == np.uint32 and leaf.shape[-1:] in RAW_KEYS
 
 

@@ -293,4 +293,5 @@ def _compare_single(
 
 
 def _are_close(one: ArrayLike, other: ArrayLike) -> bool:
+    # The program of a batch rounds otherwise than that of one environment.
     return np.allclose(np.asarray(one), np.asarray(other), rtol=1e-3, atol=1e-4, equal_nan=True)

@@ -39,16 +39,16 @@ def check(
     Raises:
       ShoalError: `ignore` names no rule.
     """
-    ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    for rule in ignore - RULES.keys():
-        names = ", ".join(RULES)
-        raise ShoalError(
-            f"ignore={rule!r} is not a rule of the checker; it has {names}{nearest(rule, RULES)}"
-        )
+    ignored = [*ignore] if isinstance(ignore, Iterable) and not isinstance(ignore, str) else [ignore]
+    names = [*RULES]
+    for rule in ignored:
+        if rule not in names:
+            hint = nearest(str(rule), names)
+            raise ShoalError(f"ignore={rule!r} is not a rule of the checker; it has {', '.join(names)}{hint}")
     with reported_activity(progress) as announce:
         found = _all_findings(env, RolloutSizes(**sizes), jax.random.key(seed), announce)
         findings = check_findings.limit_findings(found)
-    return [finding for finding in findings if finding.rule not in ignore]
+    return [finding for finding in findings if finding.rule not in ignored]
 
 
 def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: Announce) -> Iterator[Finding]:
