@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from shoal.config.struct import as_arrays, named_leaves
 from shoal.envs.checking.check_findings import ERRORS, Finding, FindingsError, describe, leaked, operation
 from shoal.envs.checking.check_time import Announce
-from shoal.types import GLOBAL_STATE, Array, Environment, PyTree, State, TimeStep, contract
+from shoal.types import GLOBAL_STATE, Array, Environment, PyTree, State, TimeStep, contract, restart
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 CONCRETIZATION = (
@@ -184,24 +184,19 @@ def _type(leaf: jax.ShapeDtypeStruct) -> str:
 
 def _check_fields(env: Environment, method: str, timestep: TimeStep) -> Iterator[Finding]:
     """Check reward, discount, first, last and alive: one number each, or one for each agent."""
-    per_agent = (env.num_agents,) if env.num_agents > 1 else ()
-    for names, shape, dtype in (
-        (("reward", "discount"), per_agent, np.float32),
-        (("first", "last"), (), np.bool_),
-        (("alive",), per_agent, np.bool_),
-    ):
-        for name in names:
-            value = getattr(timestep, name)
-            if value is not None:  # only alive may be None: the others are checked before
-                text = f"`{name}` of {method}"
-                yield from _check_array("timestep-type", text, value, shape, dtype, agents=bool(shape))
+    right = restart((), num_agents=env.num_agents)
+    right = right._replace(alive=right.reward == 0)
+    for name in ("reward", "discount", "first", "last", "alive"):
+        value, expected = getattr(timestep, name), getattr(right, name)
+        if value is not None:  # only alive may be None: the others are checked before
+            shape, text = expected.shape, f"`{name}` of {method}"
+            yield from _check_array("timestep-type", text, value, shape, expected.dtype, agents=bool(shape))
 
 
 def _check_array(
-    rule: str, name: str, x: PyTree, shape: tuple[int, ...], dtype: type | np.dtype, *, agents: bool = False
+    rule: str, name: str, x: PyTree, shape: tuple[int, ...], dtype: np.dtype, *, agents: bool = False
 ) -> Iterator[Finding]:
     """Check that a value is one array of a shape and dtype; with `agents` the first axis is theirs."""
-    right = np.dtype(dtype)
     if not hasattr(x, "shape"):
         yield Finding(rule, f"{name} is a {type(x).__name__}; one array would be right")
     elif x.shape != shape:
@@ -210,9 +205,9 @@ def _check_array(
         text = f"{name} has shape {list(x.shape)}; {expected} would be right"
         yield Finding("agents" if only_agents_differ else rule, text)
     # Rewards and flags are carried from step to step as they are; a batch removes the weak types of the others.
-    elif x.dtype != right or (x.weak_type and rule == "timestep-type"):
+    elif x.dtype != dtype or (x.weak_type and rule == "timestep-type"):
         weak = "weakly typed " if x.weak_type else ""
-        yield Finding(rule, f"{name} has dtype {weak}{x.dtype}; {right} would be right")
+        yield Finding(rule, f"{name} has dtype {weak}{x.dtype}; {dtype} would be right")
 
 
 def _check_observation(env: Environment, method: str, observation: PyTree) -> Iterator[Finding]:
@@ -277,7 +272,7 @@ def _check_mask(env: Environment, method: str, mask: PyTree) -> Iterator[Finding
     for path, part, sizes in mask_parts(env, mask) if mask is not None else ():
         name = f"{path} of {method}"
         if sizes:
-            yield from _check_array("action-mask", name, part, (*agents, sum(sizes)), np.bool_)
+            yield from _check_array("action-mask", name, part, (*agents, sum(sizes)), np.dtype(bool))
         else:
             yield Finding("action-mask", f"{name} belongs to no discrete action of {env.action_space}")
 
