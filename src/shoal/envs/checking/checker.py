@@ -15,8 +15,7 @@ from shoal.envs.checking import check_findings, check_rollouts, check_static, ch
 from shoal.envs.checking.check_effects import check_in_place, check_side_effects, take_snapshot
 from shoal.envs.checking.check_ends import check_ends
 from shoal.envs.checking.check_findings import ERRORS, RULES, Finding, FindingsError, report
-from shoal.envs.checking.check_key_reuse import check_key_reuse
-from shoal.envs.checking.check_keys import check_key_flow
+from shoal.envs.checking.check_keys import check_key_flow, check_key_reuse
 from shoal.envs.checking.check_rollouts import Rollouts, RolloutSizes
 from shoal.envs.checking.check_time import Announce, reported_activity
 from shoal.envs.checking.check_traces import Traces
