@@ -30,7 +30,7 @@ def check_network(
     """Check that a class can be a network of an algorithm, made as `network_class(spec, key=key)`.
 
     Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says; or it is
-    one of action values (`shoal.nets.q_networks`). It is built twice, and the rest is traced; a network with memory is
+    one of action values (`shoal.nets.q_networks`). It is built once, and the rest is traced; a network with memory is
     run over a few random steps too.
 
     Raises:
@@ -39,7 +39,7 @@ def check_network(
         gives something else than the spec and the batch ask for.
     """
     name = f"network {getattr(network_class, '__name__', repr(network_class))}"
-    network = _build(network_class, spec, name, 0)
+    network = _build(network_class, spec, name)
     modules = sequence_modules(network)
     if bool(modules) != bool(getattr(network_class, "has_memory", False)):
         raise ShoalError(
@@ -72,7 +72,7 @@ def check_torso(torso_class: Callable[..., PyTree], space: Space) -> None:
         at each construction or under a trace, has noise that cannot be drawn ahead, or gives features of another shape.
     """
     name = f"torso {getattr(torso_class, '__name__', repr(torso_class))}"
-    torso = _build(torso_class, space, name, 0)
+    torso = _build(torso_class, space, name)
     width = getattr(torso, "num_features", None)
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:  # True is an int
         raise ShoalError(
@@ -154,10 +154,10 @@ def _check_outputs(network: PyTree, spec: EnvSpec, kind: str) -> None:
     jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, LEAD))
 
 
-def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str, seed: int) -> PyTree:
+def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str) -> PyTree:
     """Build a network for a spec, or a torso for a space."""
     try:
-        return network_class(spec, key=jax.random.key(seed))
+        return network_class(spec, key=jax.random.key(0))
     except TypeError as error:
         if user_frames(error):  # its constructor takes what it is given, and fails by itself
             raise
@@ -184,13 +184,6 @@ def _check_tree(
                 f"{name} holds a leaf of {kind}; every leaf of it is trained, so all must be "
                 "arrays of floats (a stored key or nnx.Rngs is not)."
             )
-    # By another seed: the structure may depend on the spec alone.
-    rebuilt = _build(network_class, spec, name, 1)
-    if jax.tree.structure(rebuilt) != jax.tree.structure(network):  # type: ignore[operator]
-        raise ShoalError(
-            f"{name} has another tree structure at each construction, so that everything would "
-            "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
-        )
     try:
         traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
         missing = named_leaves(network).keys() - named_leaves(traced).keys()
@@ -204,6 +197,11 @@ def _check_tree(
         raise ShoalError(
             f"{name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
             "kept as an attribute is not recognised; keep it as nnx.Param(array)."
+        )
+    if jax.tree.structure(traced) != jax.tree.structure(network):  # type: ignore[operator]
+        raise ShoalError(
+            f"{name} has another tree structure at each construction, so that everything would "
+            "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
         )
     _check_noise(network, name)
 
