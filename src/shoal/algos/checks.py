@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.algos import part_checks
 from shoal.algos.acting import memories
-from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to
+from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to, clips_of
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.nets import networks, q_networks, torso_choice
@@ -201,21 +201,18 @@ def check_chunks(config: memories.WithMemory, num_steps: int) -> None:
 
 def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
     """Check that the entries of observations that are named are there and hold numbers, and have right bounds."""
-    clipped = []
-    for text in config.obs_clip_entries:
-        name, _, bound = text.partition("=")
-        clipped.append(name.strip())
-        try:
-            is_bound = float(bound) > 0
-        except ValueError:
-            is_bound = False
-        if not is_bound:
-            raise ShoalError(
-                f"obs_clip_entries={text!r} is not name=bound with a bound above 0, such as 'speed=5'."
-            )
+    try:
+        clips = clips_of(config)
+    except ValueError:  # a bound is no number
+        clips = {"": 0.0}
+    if not all(bound > 0 for bound in clips.values()):
+        raise ShoalError(
+            f"obs_clip_entries={','.join(config.obs_clip_entries)!r} is not name=bound with a bound above 0 for each "
+            "entry, such as 'speed=5'."
+        )
     leaves = struct.named_leaves(jax.eval_shape(lambda: zeros(spec.observation_space)))
     names = [name for name, x in leaves.items() if np.issubdtype(x.dtype, np.floating)]
-    for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clipped)):
+    for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clips)):
         for entry in entries:
             if not any(belongs_to(name, entry) for name in names):
                 there = f"; there are {', '.join(names)}{nearest(entry, names)}" if any(names) else ""
