@@ -377,7 +377,7 @@ def _describe_place(name: str) -> str:
     call, part, *rest = name.split("/")
     leaf = f"`{'/'.join(rest)}`" if rest else "the value"
     of = {"0": "state", "1": "time-step"}[part]
-    return f"{leaf} of the {of} after {'reset' if call == 'start' else 'step'}"
+    return f"{leaf} of the {of} after {'reset' if call == 'start' else 'a step'}"
 
 
 def format_short(x: ArrayLike) -> str:
