@@ -193,7 +193,7 @@ def test_a_name_that_names_nothing(module, name, sentence):
         (["check", "builtins:dict"], "dict cannot make an environment: its parameters are unknown."),
         (
             ["train", "CartPole-v1", "--network", "mine:number"],
-            "network 3 is of type int; it must be a class.",
+            "network 3 cannot be built as 3(spec, key=key): 'int' object is not callable.",
         ),
         (["train", "CartPole-v1", "--algorithm", "mine:Other"], "'mine:Other' is not an algorithm's config"),
         (["train", "CartPole-v1", "--score", "mine:number"], "score='mine:number' is not a function."),

@@ -4,14 +4,14 @@ Each function raises a ShoalError for the first setting that cannot work, one se
 be right, and the nearest value that works.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from shoal.algos import part_checks
 from shoal.algos.acting import memories
-from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to
+from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to, clips_of
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.nets import networks, q_networks, torso_choice
@@ -19,24 +19,26 @@ from shoal.nets.torso_config import CoreConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
+if TYPE_CHECKING:  # they import this module
+    from shoal.algos.dqn_config import DQNConfig
+    from shoal.algos.ppo_config import PPOConfig
+    from shoal.algos.pqn import PQNConfig
+
 
 def check_divides(name: str, number: int, what: str, total: int) -> None:
     """Require that `number` divides `total`."""
-    if number > 0 and total % number == 0:
+    if total % number == 0:
         return
-    below = next((k for k in range(min(number, total), 0, -1) if total % k == 0), None)
-    above = next((k for k in range(max(number, 1), total + 1) if total % k == 0), None)
-    nearest_divisors = sorted({k for k in (below, above) if k})
-    hint = (
-        f"the nearest that do are {nearest_divisors[0]} and {nearest_divisors[1]}"
-        if len(nearest_divisors) > 1
-        else f"{nearest_divisors[0]} does"
-    )
+    below = next(k for k in range(min(number, total), 0, -1) if total % k == 0)
+    hint = f"{below} does"
+    if number < total:
+        above = next(k for k in range(number, total + 1) if total % k == 0)
+        hint = f"the nearest that do are {below} and {above}"
     raise ShoalError(f"{name}={number} does not divide {what}={total}; {hint}.")
 
 
 def check_ppo(
-    config: Any,
+    config: "PPOConfig",
     spec: EnvSpec,
     num_envs: int,
     num_steps: int,
@@ -53,7 +55,7 @@ def check_ppo(
     Raises:
       ShoalError: the first setting that cannot work.
     """
-    settings.check_fields(config)
+    settings.check_fields(config)  # first, since what follows divides by these numbers
     networks.check_settings(config.network)
     check_minibatches(config, num_envs, num_steps, rows)
     check_network(config, spec)
@@ -68,7 +70,7 @@ def check_ppo(
     part_checks.check_parts(config, spec)
 
 
-def check_minibatches(config: Any, num_envs: int, num_steps: int, rows: str) -> None:
+def check_minibatches(config: "PPOConfig | PQNConfig", num_envs: int, num_steps: int, rows: str) -> None:
     """Check that minibatches, and the chunks of a recurrent network's steps, divide a rollout (see `check_ppo`)."""
     if not memories.is_recurrent(config):
         check_divides("num_minibatches", config.num_minibatches, rows, num_envs * num_steps)
@@ -80,46 +82,41 @@ def check_minibatches(config: Any, num_envs: int, num_steps: int, rows: str) -> 
     )
 
 
-def check_network(config: Any, spec: EnvSpec) -> None:
+def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that a network fits the entries of observations, and that Shoal's own fits the optimiser's settings."""
     network = config.network
-    is_shared = networks.sees_all_agents(network) or getattr(network, "shared_torso", False)
-    for whose in ("critic", "actor") if is_shared else ():
+    is_joint = networks.sees_all_agents(network)
+    shares_torso = isinstance(network, networks.NetworkConfig) and network.shared_torso
+    # What one network computes for both cannot be shown to one of them alone.
+    for whose in ("critic", "actor") if is_joint or shares_torso else ():
         if names := getattr(spec, f"{whose}_only"):
-            is_joint = networks.sees_all_agents(network)
             subject = f"network={networks.name_of(network)!r}" if is_joint else "shared_torso=True"
             raise ShoalError(
                 f"{subject} gives actor and critic the same input, but {whose}_only={names} is for the {whose} only; "
                 "use separate torsos."
             )
-    if (
-        isinstance(network, networks.NetworkConfig)
-        and network.shared_torso
-        and config.optimization.separate_updates
-    ):
+    if shares_torso and config.optimization.separate_updates:
         raise ShoalError(
             "shared_torso=True does not allow separate updates or critic_ settings; use separate torsos."
         )
     check_integers(config)
 
 
-def check_integers(config: Any) -> None:
+def check_integers(config: "PPOConfig | DQNConfig | PQNConfig") -> None:
     """Check that no integers are normalised that Shoal's own network reads as such."""
     network = config.network
-    if (
-        config.norm_obs
-        and isinstance(network, CoreConfig)
-        and ("one_hot" in network.encoder_kinds or network.looks)
-    ):
+    if not (config.norm_obs and isinstance(network, CoreConfig)):
+        return
+    is_one_hot = "one_hot" in network.encoder_kinds
+    if is_one_hot or network.looks:
         name = "encoder" if "one_hot" in torso_choice.kinds_of(network.encoder) else "critic_encoder"
-        is_one_hot = "one_hot" in network.encoder_kinds
         reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={network.queries} need"
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )
 
 
-def check_action_values(config: Any, spec: EnvSpec, algorithm: str) -> None:
+def check_action_values(config: "DQNConfig | PQNConfig", spec: EnvSpec, algorithm: str) -> None:
     """Check what algorithms that learn the values of actions have in common, for one agent."""
     networks.check_settings(config.network)
     if not isinstance(spec.action_space, Discrete):
@@ -133,7 +130,7 @@ def check_action_values(config: Any, spec: EnvSpec, algorithm: str) -> None:
     q_networks.check(config.network, spec.of_actor)
 
 
-def check_without_critic(config: Any, algorithm: str) -> None:
+def check_without_critic(config: "DQNConfig | PQNConfig", algorithm: str) -> None:
     """Check that nothing is to be shown to a critic."""
     if config.agents.critic_input != "own":
         raise ShoalError(
@@ -142,7 +139,7 @@ def check_without_critic(config: Any, algorithm: str) -> None:
         )
 
 
-def check_dqn(config: Any) -> None:
+def check_dqn(config: "DQNConfig") -> None:
     """Check that the switches of DQN fit each other."""
     network, n_step = config.network, config.replay.n_step
     values = getattr(network, "values", "expected")
@@ -203,30 +200,19 @@ def check_chunks(config: memories.WithMemory, num_steps: int) -> None:
 
 
 def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
-    """Check the bounds of normalised observations, and that the entries that are named are there and hold numbers."""
-    least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
-    if not struct.is_traced(least, most) and least > most:
+    """Check that the entries of observations that are named are there and hold numbers, and have right bounds."""
+    try:
+        clips = clips_of(config)
+    except ValueError:  # a bound is no number
+        clips = {"": 0.0}
+    if not all(bound > 0 for bound in clips.values()):
         raise ShoalError(
-            f"obs_norm_min_deviation={least:g} is greater than obs_norm_max_deviation={most:g}; it must be at most "
-            f"{most:g}."
+            f"obs_clip_entries={','.join(config.obs_clip_entries)!r} is not name=bound with a bound above 0 for each "
+            "entry, such as 'speed=5'."
         )
-    clipped = []
-    for text in config.obs_clip_entries:
-        name, _, bound = text.partition("=")
-        if name.strip() in clipped:
-            raise ShoalError(f"obs_clip_entries names {name.strip()!r} twice; give it once.")
-        clipped.append(name.strip())
-        try:
-            is_bound = float(bound) > 0
-        except ValueError:
-            is_bound = False
-        if not is_bound:
-            raise ShoalError(
-                f"obs_clip_entries={text!r} is not name=bound with a bound above 0, such as 'speed=5'."
-            )
     leaves = struct.named_leaves(jax.eval_shape(lambda: zeros(spec.observation_space)))
     names = [name for name, x in leaves.items() if np.issubdtype(x.dtype, np.floating)]
-    for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clipped)):
+    for setting, entries in (("obs_norm_entries", config.obs_norm_entries), ("obs_clip_entries", clips)):
         for entry in entries:
             if not any(belongs_to(name, entry) for name in names):
                 there = f"; there are {', '.join(names)}{nearest(entry, names)}" if any(names) else ""
@@ -236,7 +222,7 @@ def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
                 )
 
 
-def check_advantages(config: Any, num_rows: int, copies: int) -> None:
+def check_advantages(config: "PPOConfig", num_rows: int, copies: int) -> None:
     """Check that advantages are not normalised one by one, which makes each of them 0."""
     parts = {"minibatch": config.num_minibatches, "batch": 1}.get(config.norm_adv, 0)
     if num_rows * copies != parts:
@@ -249,18 +235,17 @@ def check_advantages(config: Any, num_rows: int, copies: int) -> None:
     )
 
 
-def check_estimates(config: Any) -> None:
+def check_estimates(config: "PPOConfig") -> None:
     """Check that V-trace has ratios to correct with, and clips in the right order."""
     if config.advantage != "vtrace":
         return
-    clips = (config.rho_clip, config.c_clip) if not struct.is_traced(config.rho_clip, config.c_clip) else ()
-    for rho_clip, c_clip in zip(
-        *map(np.ravel, np.broadcast_arrays(*clips)), strict=True
-    ):  # of each member of a sweep
-        if c_clip > rho_clip:
-            raise ShoalError(
-                f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
-            )
+    clips = config.rho_clip, config.c_clip
+    if not struct.is_traced(*clips):
+        for rho_clip, c_clip in np.broadcast(*clips):  # of each member of a sweep
+            if c_clip > rho_clip:
+                raise ShoalError(
+                    f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
+                )
     if config.surrogate == "policy_gradient":
         raise ShoalError(
             "advantage='vtrace' leaves the ratio of an action to the surrogate, and surrogate='policy_gradient' has "
@@ -273,9 +258,9 @@ def check_estimates(config: Any) -> None:
         )
 
 
-def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
+def check_recomputation(config: "PPOConfig", num_envs: int, num_steps: int) -> None:
     """Check that advantages can be recomputed as often as configured, and that this has an effect."""
-    epochs = max(config.update_epochs, config.critic_update_epochs)
+    epochs = max(config.update_epochs, config.critic_update_epochs or 0)  # None is the actor's
     if config.recompute == "epoch" and epochs == 1:
         raise ShoalError(
             "recompute='epoch' has no effect with update_epochs=1; it needs more epochs, such as update_epochs=4."
@@ -310,28 +295,23 @@ def check_recomputation(config: Any, num_envs: int, num_steps: int) -> None:
         )
 
 
-def check_value_normalisation(config: Any) -> None:
-    """Check that there is a critic whose values can be normalised as configured."""
-    if config.norm_value == "none":
+def check_value_normalisation(config: "PPOConfig") -> None:
+    """Check that the critic has the last layer that is rescaled, if it is."""
+    if config.norm_value != "popart":
         return
-    if not struct.is_traced(config.vf_coef) and np.all(np.asarray(config.vf_coef) == 0):
-        raise ShoalError(
-            f"norm_value={config.norm_value!r} has no effect with vf_coef=0, where no value is learned; choose a "
-            "vf_coef above 0, or norm_value='none'."
-        )
-    if config.norm_value == "popart" and getattr(config.network, "value_head", "scalar") != "scalar":
+    if getattr(config.network, "value_head", "scalar") != "scalar":
         raise ShoalError(
             "norm_value='popart' rescales the last layer of a number, and value_head='categorical' gives a "
             "distribution over fixed numbers; choose norm_value='running'."
         )
-    if config.norm_value == "popart" and not isinstance(config.network, networks.NetworkConfig):
+    if not isinstance(config.network, networks.NetworkConfig):
         raise ShoalError(
             "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
             f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."
         )
 
 
-def check_distribution(config: Any, spec: EnvSpec) -> None:
+def check_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that the policy's distribution fits the action space."""
     space, kind = spec.action_space, networks.distribution_of(config.network)
     if not isinstance(space, Discrete | MultiDiscrete | Box):
@@ -345,6 +325,7 @@ def check_distribution(config: Any, spec: EnvSpec) -> None:
         )
     if isinstance(space, Box):
         kind = "normal" if kind == "auto" else kind
+        # The others lie in an interval, which is mapped to the bounds.
         needs_bounds = kind != "normal" or config.action_scaling == "rescale"
         if needs_bounds and not space.can_be_scaled:
             wrong = "bounds at an infinite distance" if space.bounded else "infinite ones"

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,23 @@ from shoal.base.imports import chosen_function
 from shoal.nets import networks
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
+from shoal.nets.output_check import zero_batch
+from shoal.nets.outputs import Distribution, Value
 from shoal.types import Array, EnvSpec, TimeStep, contract
-from shoal.types.spaces import zeros
+
+if TYPE_CHECKING:  # which imports this module
+    from shoal.algos.ppo_config import PPOConfig
 
 _SHAPE = (3, 2)  # steps and streams that a user's own function is called with
 
-Functions = Mapping[str, Callable[..., Any]]
-_PARTS: dict[str, tuple[Functions, str]] = {  # the functions by name, and the parameters of each
+_PARTS: dict[str, tuple[Mapping[str, Callable], str]] = {  # the functions by name, and the parameters of each
     "surrogate": (surrogates.SURROGATES, "config, log_ratio, advantage, pair, kl_coef"),
     "advantage": (advantages.ESTIMATORS, "config, inputs, value, log_ratio"),
     "value_loss": (critic_losses.LOSSES, "config, output, target"),
 }
 
 
-def check_parts(config: Any, spec: EnvSpec) -> None:
+def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that the parts that are chosen exist and fit the critic, and call a user's own once, on shapes.
 
     Raises:
@@ -39,6 +42,7 @@ def check_parts(config: Any, spec: EnvSpec) -> None:
         function = chosen_function(setting, getattr(config, setting), named)
         if function not in named.values():
             own[setting] = function
+    # Shoal's own parts fit a critic of numbers, and tracing a network takes time.
     is_scalar = getattr(config.network, "value_head", "scalar") == "scalar"
     if not own and is_scalar and config.value_loss in ("squared", "huber"):
         return
@@ -47,7 +51,7 @@ def check_parts(config: Any, spec: EnvSpec) -> None:
     value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((_SHAPE[0] + 1, *_SHAPE[1:]), ()))
     inputs = Rows(weight=steps, reward=steps, discount=steps, last=flag)
     distribution, output = _network_outputs(config, spec)
-    arguments: dict[str, tuple[Any, ...]] = {
+    arguments: dict[str, tuple[object, ...]] = {
         "surrogate": (steps, steps, (distribution, distribution), number),
         "advantage": (inputs, value, None if config.recompute == "never" else steps),
         "value_loss": (output, steps),
@@ -58,7 +62,7 @@ def check_parts(config: Any, spec: EnvSpec) -> None:
     jax.eval_shape(critic_losses.value_loss, traced, output, steps, steps)
 
 
-def _check_call(setting: str, choice: Any, function: Any, arguments: tuple[Any, ...]) -> None:
+def _check_call(setting: str, choice: object, function: Callable, arguments: tuple[object, ...]) -> None:
     """Require that a function takes its arguments, and returns arrays of floats of the shape of the steps."""
     try:
         inspect.signature(function).bind(*arguments)
@@ -72,14 +76,12 @@ def _check_call(setting: str, choice: Any, function: Any, arguments: tuple[Any, 
         contract.require_array(who, x, _SHAPE, given=given, why="for each of both" * is_pair)
 
 
-def _network_outputs(config: Any, spec: EnvSpec) -> tuple[Any, Any]:
+def _network_outputs(config: "PPOConfig", spec: EnvSpec) -> tuple[Distribution, Value]:
     """Return the distributions of a network and the outputs of its critic for a few steps, as shapes."""
 
-    def run(key: Array) -> tuple[Any, Any]:
+    def run(key: Array) -> tuple[Distribution, Value]:
         network, number = config.network.build(spec, key), jnp.zeros(_SHAPE)
-        observation = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (*_SHAPE, *x.shape)), zeros(spec.observation_space)
-        )
+        observation = zero_batch(spec.observation_space, _SHAPE)
         timestep = TimeStep(observation, number, number, number > 0, number > 0)
         previous = jnp.zeros((*_SHAPE, num_action_features(spec.action_space)))
         is_shown = networks.shows(config.network, "previous_action")

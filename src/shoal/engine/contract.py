@@ -1,7 +1,6 @@
 """The runtime's requirements of an algorithm's functions, checked while they are traced."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from shoal.envs.batch import Batch
 from shoal.types import Algorithm, AlgorithmConfig, Array, EnvSpec, Learner, Memory, Metrics, PyTree, contract
@@ -27,7 +26,7 @@ def checked_learner(algorithm: Algorithm, key: Array, num_envs: int) -> Learner:
 
 
 def checked_act(
-    algorithm: Algorithm, result: Any, memory: Memory, batch: Batch
+    algorithm: Algorithm, result: object, memory: Memory, batch: Batch
 ) -> tuple[Memory, PyTree, PyTree]:
     """Return the memory, the actions and the extras that `act` returned.
 
@@ -46,8 +45,8 @@ def checked_act(
 
 
 def checked_update(
-    algorithm: Algorithm, result: Any, learner: Learner
-) -> tuple[Learner, Metrics, Mapping[str, Any]]:
+    algorithm: Algorithm, result: object, learner: Learner
+) -> tuple[Learner, Metrics, Mapping[str, Array]]:
     """Return the learner, the metrics and the checks that `update` returned, none where it has no checks.
 
     `metrics.py` checks the content of the metrics and checks.

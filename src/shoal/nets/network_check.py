@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,26 +10,27 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_frames
 from shoal.config.struct import named_leaves, path_name
-from shoal.nets import torso_choice, torsos
+from shoal.nets import output_check, torso_choice, torsos
 from shoal.nets.composition import is_noisy
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.noisy import with_noise
-from shoal.nets.output_check import check_action_values, check_policy, check_value
 from shoal.nets.torso_choice import Kind
 from shoal.nets.torso_config import TorsoConfig
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.contract import require_array
-from shoal.types.spaces import Box, Dict, Space, zeros
+from shoal.types.spaces import Box, Space
+
+LEAD = (3, 2)  # the leading axes of the observations that a network or a torso is traced with
 
 
 @reports_user_code
 def check_network(
-    network_class: Callable[..., Any], spec: EnvSpec, *, of_action_values: bool = False
+    network_class: Callable[..., PyTree], spec: EnvSpec, *, of_action_values: bool = False
 ) -> None:
     """Check that a class can be a network of an algorithm, made as `network_class(spec, key=key)`.
 
     Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says; or it is
-    one of action values (`shoal.nets.q_networks`). It is built twice, and the rest is traced; a network with memory is
+    one of action values (`shoal.nets.q_networks`). It is built once, and the rest is traced; a network with memory is
     run over a few random steps too.
 
     Raises:
@@ -38,8 +38,8 @@ def check_network(
         construction or under a trace, has noise that cannot be drawn ahead, keeps a memory where an episode begins, or
         gives something else than the spec and the batch ask for.
     """
-    name = _name_of("network", network_class)
-    network = _build(network_class, spec, name, 0)
+    name = f"network {getattr(network_class, '__name__', repr(network_class))}"
+    network = _build(network_class, spec, name)
     modules = sequence_modules(network)
     if bool(modules) != bool(getattr(network_class, "has_memory", False)):
         raise ShoalError(
@@ -49,13 +49,13 @@ def check_network(
             else f"{name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
             "and critic; a network with memory is made of sequence modules."
         )
-    methods = ("values",) if of_action_values else ("policy", "value")
     if not modules:
-        _check_methods(network, name, methods)
+        methods = ("values",) if of_action_values else ("policy", "value")
+        needs = f"it needs {' and '.join(methods)}, or a memory (initial and apply)"
+        output_check.require_methods(name, {repr(x): getattr(network, x, None) for x in methods}, needs)
     _check_tree(network_class, spec, name, network)
-    _check_noise(network, name)
-    declared = getattr(network_class, "values", "") if of_action_values else ""
-    kind = declared if isinstance(declared, str) and declared else "expected" * of_action_values
+    declared = getattr(network_class, "values", "")  # of a class, it is the method
+    kind = (declared if isinstance(declared, str) and declared else "expected") if of_action_values else ""
     if modules:
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
         check_sequences(network, spec, name, kind, **shows)
@@ -64,17 +64,17 @@ def check_network(
 
 
 @reports_user_code
-def check_torso(torso_class: Callable[..., Any], space: Space) -> None:
+def check_torso(torso_class: Callable[..., PyTree], space: Space) -> None:
     """Check that a class can be a torso (see `shoal.nets.torsos`), made as `torso_class(space, key=key)`.
 
     Raises:
       ShoalError: it cannot be built so, has no `num_features`, is not a pytree of float arrays, has another structure
         at each construction or under a trace, has noise that cannot be drawn ahead, or gives features of another shape.
     """
-    name, batch_shape = _name_of("torso", torso_class), (3, 2)
-    torso = _build(torso_class, space, name, 0)
+    name = f"torso {getattr(torso_class, '__name__', repr(torso_class))}"
+    torso = _build(torso_class, space, name)
     width = getattr(torso, "num_features", None)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:  # True is an int
         raise ShoalError(
             f"{name} has num_features={width!r}; it must be a whole number of at least 1, the length of its features."
         )
@@ -83,16 +83,15 @@ def check_torso(torso_class: Callable[..., Any], space: Space) -> None:
             f"{name} cannot be called; it needs __call__(observation), which returns its features."
         )
     _check_tree(torso_class, space, name, torso)
-    _check_noise(torso, name)
-    features = jax.eval_shape(lambda torso, o: torso(o), torso, _zeros(space, batch_shape))
-    dtype = getattr(features, "dtype", "")
+    features = jax.eval_shape(lambda torso, o: torso(o), torso, output_check.zero_batch(space, LEAD))
+    dtype = getattr(features, "dtype", jnp.float32)
     require_array(
         torso,
         features,
-        (*batch_shape, width),
-        str(dtype) if jnp.issubdtype(dtype or float, jnp.floating) else "float32",
+        (*LEAD, width),
+        str(dtype) if jnp.issubdtype(dtype, jnp.floating) else "float32",  # of any width
         what="features",
-        given=f"observations with the leading axes {list(batch_shape)}",
+        given=f"observations with the leading axes {list(LEAD)}",
         why=f"since num_features={width} and features have a gradient",
     )
 
@@ -127,55 +126,38 @@ def check_torsos(
 class Builder:
     """Settings of a torso or a network in the place of a class that is built as `Class(space, key=key)`."""
 
-    def __init__(self, built: Any):
-        given = getattr(built, "torso_class", None) or getattr(built, "network_class", None)
-        named = type(built) if given is None else torso_choice.imported(given)
-        self.settings, self.__name__ = built, getattr(named, "__name__", repr(named))
+    def __init__(self, settings: PyTree):
+        given = getattr(settings, "torso_class", None) or getattr(settings, "network_class", None)
+        named = type(settings) if given is None else torso_choice.imported(given)
+        self.settings, self.__name__ = settings, getattr(named, "__name__", repr(named))
 
-    def __call__(self, space: Any, *, key: Array) -> PyTree:
+    def __call__(self, space: Space, *, key: Array) -> PyTree:
         """Build a torso for a space, or a network for a spec."""
         return self.settings.build(space, key)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Return what the settings declare, such as `has_memory`."""
         return getattr(self.__dict__["settings"], name)
 
 
-def _name_of(noun: str, network_class: Any) -> str:
-    """Return the name of a class for the sentences, such as "network MyNetwork"."""
-    name = f"{noun} {getattr(network_class, '__name__', repr(network_class))}"
-    if not callable(network_class):
-        raise ShoalError(f"{name} is of type {type(network_class).__name__}; it must be a class.")
-    return name
-
-
-def _check_methods(network: Any, name: str, methods: tuple[str, ...]) -> None:
-    for method in methods:
-        if not callable(getattr(network, method, None)):
-            raise ShoalError(
-                f"{name} lacks the method {method!r}; it needs {' and '.join(methods)}, or a memory (initial and "
-                "apply)."
-            )
-
-
-def _check_outputs(network: Any, spec: EnvSpec, kind: str) -> None:
+def _check_outputs(network: PyTree, spec: EnvSpec, kind: str) -> None:
     """Check the outputs of a network without memory for observations with two leading axes."""
-    lead = (3, 2)
 
-    def run(network: Any, observation: Any) -> None:
+    def run(network: PyTree, observation: PyTree) -> None:
         if kind:
-            check_action_values(network.values, network.values(observation), lead, spec, kind)
+            values = network.values(observation)
+            output_check.check_action_values(network.values, values, LEAD, spec, kind)
         else:
-            check_value(network.value, network.value(observation), lead)
-            check_policy(network.policy, network.policy(observation, None), lead, spec)
+            output_check.check_value(network.value, network.value(observation), LEAD)
+            output_check.check_policy(network.policy, network.policy(observation, None), LEAD, spec)
 
-    jax.eval_shape(run, network, _zeros(spec.observation_space, lead))
+    jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, LEAD))
 
 
-def _build(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, seed: int) -> Any:
+def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str) -> PyTree:
     """Build a network for a spec, or a torso for a space."""
     try:
-        return network_class(spec, key=jax.random.key(seed))
+        return network_class(spec, key=jax.random.key(0))
     except TypeError as error:
         if user_frames(error):  # its constructor takes what it is given, and fails by itself
             raise
@@ -184,7 +166,10 @@ def _build(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, 
         raise ShoalError(f"{name} cannot be built as {call}: {error}.") from error
 
 
-def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: str, network: Any) -> None:
+def _check_tree(
+    network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str, network: PyTree
+) -> None:
+    """Require a pytree of floats, the same at every construction, whose noise can be drawn ahead."""
     leaves = jax.tree.leaves(network)
     if not leaves and name.startswith("torso "):  # such as one that only pools
         return
@@ -199,16 +184,12 @@ def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: 
                 f"{name} holds a leaf of {kind}; every leaf of it is trained, so all must be "
                 "arrays of floats (a stored key or nnx.Rngs is not)."
             )
-    rebuilt = _build(network_class, spec, name, 1)
-    if jax.tree.structure(rebuilt) != jax.tree.structure(network):  # type: ignore[operator]
-        raise ShoalError(
-            f"{name} has another tree structure at each construction, so that everything would "
-            "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
-        )
     try:
         traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
         missing = named_leaves(network).keys() - named_leaves(traced).keys()
-    except ValueError as error:  # JAX compares it with an earlier one of the class
+    except (
+        ValueError
+    ) as error:  # of a second check in one process: JAX compares it with an earlier one of the class
         if "metadata fields" not in str(error):
             raise
         missing = {"an attribute"}
@@ -217,9 +198,15 @@ def _check_tree(network_class: Callable[..., Any], spec: EnvSpec | Space, name: 
             f"{name} loses {sorted(missing)[0]!r} when it is built under jax.jit, where a bare array "
             "kept as an attribute is not recognised; keep it as nnx.Param(array)."
         )
+    if jax.tree.structure(traced) != jax.tree.structure(network):  # type: ignore[operator]
+        raise ShoalError(
+            f"{name} has another tree structure at each construction, so that everything would "
+            "compile again; a lambda or another object made in __init__ and kept as an attribute does this."
+        )
+    _check_noise(network, name)
 
 
-def _check_noise(network: Any, name: str) -> None:
+def _check_noise(network: PyTree, name: str) -> None:
     """Require that the noise of each part that takes a key for it can be drawn ahead, by a method `sample(key)`."""
     drawn = with_noise(network, jax.random.key(0))
     for path, part in jax.tree_util.tree_flatten_with_path(drawn, is_leaf=is_noisy)[0]:
@@ -230,9 +217,3 @@ def _check_noise(network: Any, name: str) -> None:
                 "the layer with one draw of its noise, as that of shoal.nets.noisy.NoisyMLP does; its "
                 "methods are given no key."
             )
-
-
-def _zeros(space: Space, batch_shape: tuple[int, ...]) -> Any:
-    if isinstance(space, Dict):
-        return {name: _zeros(part, batch_shape) for name, part in space.items()}
-    return jnp.broadcast_to(zeros(space), (*batch_shape, *space.shape))

@@ -1,19 +1,36 @@
 """Check what a network's method returned, where it is traced; `lead` are the leading axes of what it was given."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 
-from shoal.nets.outputs import Value
+from shoal.base.errors import ShoalError
+from shoal.nets.outputs import Distribution, Value
 from shoal.nets.value_heads import expectation
-from shoal.types import EnvSpec
+from shoal.types import EnvSpec, PyTree
 from shoal.types.contract import described, refuse, require_array
-from shoal.types.spaces import Box
+from shoal.types.spaces import Box, Space, zeros
 
 
-def check_policy(method: Callable, output: Any, lead: tuple[int, ...], spec: EnvSpec) -> None:
+def zero_batch(space: Space, lead: tuple[int, ...]) -> PyTree:
+    """Return the zero element of a space with leading axes."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*lead, *x.shape)), zeros(space))
+
+
+def require_methods(name: str, methods: Mapping[str, object], needs: str) -> None:
+    """Require that the methods of a network are there, given by what they are called in the sentence.
+
+    Raises:
+      ShoalError: the first is not; the sentence says what the network needs.
+    """
+    for method, function in methods.items():
+        if not callable(function):
+            raise ShoalError(f"{name} lacks the method {method}; {needs}.")
+
+
+def check_policy(method: Callable, output: Distribution, lead: tuple[int, ...], spec: EnvSpec) -> None:
     """Require a distribution whose samples fit the action space, with a log-probability of each in float32."""
     for name in ("sample", "log_prob", "mode"):
         if not callable(getattr(output, name, None)):

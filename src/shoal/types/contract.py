@@ -6,7 +6,7 @@ A function is traced on shapes, or runs within a program that is being traced, s
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 import jax
 
@@ -18,7 +18,7 @@ from shoal.types import Learner, PyTree, TimeStep
 T = TypeVar("T")
 
 
-def named(function: Any, name: str = "") -> str:
+def named(function: object, name: str = "") -> str:
     """Name a user's function with its file and line, such as `Mine.value (mine.py, line 7)`; a library's without these.
 
     Args:
@@ -26,7 +26,8 @@ def named(function: Any, name: str = "") -> str:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    function = inspect.unwrap(function)
+    # What jax.jit and functools.wraps return has the user's function within.
+    function = inspect.unwrap(cast(Callable[..., object], function))
     if not hasattr(function, "__code__") and not inspect.isclass(function):
         function = type(function).__call__  # of an object that is called
     own = without_enclosing(getattr(function, "__qualname__", repr(function)))
@@ -34,7 +35,7 @@ def named(function: Any, name: str = "") -> str:
     return f"{name or own} ({place})" if place else name or own
 
 
-def described(x: Any) -> str:
+def described(x: object) -> str:
     """Describe what was returned in a few words: `float32[3, 2]`, `2 values`, `None`, `a dict`."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         return f"{x.dtype}{list(x.shape)}"
@@ -44,30 +45,31 @@ def described(x: Any) -> str:
     return "None" if x is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def refuse(function: Any, returned: str, right: str) -> NoReturn:
+def refuse(function: object, returned: str, right: str) -> NoReturn:
     """Raise the ShoalError of a function (or of the text that names one) that returns something wrong."""
     who = function if isinstance(function, str) else named(function)
     raise ShoalError(f"{who} returns {returned}; it must return {right}.")
 
 
-def require_type(function: Any, x: Any, kind: type[T]) -> T:
+def require_type(function: object, x: object, kind: type[T]) -> T:
     """Return what a function returned, if it is of a type of `shoal.types`."""
     if not isinstance(x, kind):
         refuse(function, described(x), f"a shoal.types.{kind.__name__}")
     return x
 
 
-def require_tuple(function: Any, x: Any, *forms: str) -> Any:
+def require_tuple(function: object, x: object, *forms: str) -> tuple[PyTree, ...]:
     """Return what a function returned, if it is a tuple of one of the forms, such as "(memory, output)"."""
     lengths = [form.count(",") + 1 for form in forms]
+    # Learner and TimeStep are tuples too, and one that is returned alone may have a right length.
     if not isinstance(x, tuple) or len(x) not in lengths or isinstance(x, Learner | TimeStep):
         refuse(function, described(x), " or ".join(forms))
     return x
 
 
 def require_array(
-    function: Any,
-    x: Any,
+    function: object,
+    x: object,
     shape: tuple[int, ...],
     dtype: str = "float32",
     *,
@@ -81,24 +83,24 @@ def require_array(
       what, given, why: words of the sentence: what the array holds, the arguments that it was returned for, and why it
         must be so.
     """
-    if getattr(x, "shape", None) != shape or dtype not in ("", str(x.dtype)):
+    if getattr(x, "shape", None) != shape or dtype not in ("", str(getattr(x, "dtype", None))):
         returned = f"{what and f'{what} of '}{described(x)}{given and f' for {given}'}"
         refuse(function, returned, f"{dtype or 'an array '}{list(shape)}{why and f', {why}'}")
 
 
 def differences(
-    before: PyTree, after: PyTree, describe: Callable[[Any], str] = described
+    before: PyTree, after: PyTree, describe: Callable[[PyTree], str] = described
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the path and descriptions ("" if missing) of each leaf that differs, else of "structure" if that does."""
     old, new = ({path: describe(x) for path, x in named_leaves(tree).items()} for tree in (before, after))
     wrong = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     yield from ((path, old.get(path, ""), new.get(path, "")) for path in wrong)
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (before, after)]
-    if not wrong and structures[0] != structures[1]:
-        yield "structure", str(structures[0]), str(structures[1])
+    structure, other = jax.tree.structure(before), jax.tree.structure(after)
+    if not wrong and structure != other:  # type: ignore[operator]
+        yield "structure", str(structure), str(other)
 
 
-def require_same(function: Any, what: str, after: PyTree, before: PyTree) -> None:
+def require_same(function: object, what: str, after: PyTree, before: PyTree) -> None:
     """Require that a function returns a tree of the structure, shapes and dtypes that it was given."""
     for path, old, new in differences(before, after):
         refuse(

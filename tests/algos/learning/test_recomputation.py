@@ -291,7 +291,6 @@ REFUSED = [
     ({"recompute": "minibatch", "gradient_chunk": 64}, "gradient_chunk=64 cuts a minibatch"),
     ({"recompute": "minibatch", "core": "gru", "chunk_length": 4}, "chunk_length=4 cuts the rollout of 16 steps"),
     ({"norm_value": "popart", "network": "shoal.nets.q_heads:ContinuousQ"}, "norm_value='popart' rescales"),
-    ({"norm_value": "running", "vf_coef": 0.0}, "norm_value='running' has no effect with vf_coef=0"),
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from one_of_each import one_of_each
 
 from shoal.envs import Trial, environments, make
 from shoal.envs.base import environment
-from shoal.envs.checking.check_key_reuse import check_key_reuse
+from shoal.envs.checking.check_keys import check_key_reuse
 from shoal.envs.checking.check_traces import trace
 
 

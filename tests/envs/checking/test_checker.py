@@ -13,6 +13,7 @@ import pytest
 from broken import CASES, Dictionary, Noisy, Pair, UnsignedClock, Walk, WalkState
 from one_of_each import one_of_each
 
+import shoal
 from shoal.base.errors import ShoalError
 from shoal.config.struct import struct
 from shoal.envs import Flatten, FrameStack, RewardScale, TimeLimit, environments, make, probes
@@ -555,8 +556,8 @@ def test_ignored_rules_are_left_out():
 
 @pytest.mark.parametrize("argument", ["keys", "steps", "max_steps"])
 def test_too_small_sizes_are_refused(argument):
-    with pytest.raises(ShoalError, match=f"{argument}=1 is too few"):
-        check(Walk(), **{argument: 1})
+    with pytest.raises(ShoalError, match=f"{argument}=1 is too small: it must be at least 2"):
+        shoal.check(Walk(), **{argument: 1})
 
 
 def test_report_names_the_environment_and_every_finding():

@@ -1,9 +1,7 @@
 """`shoal.check`: the checker for an environment by its name, with its arguments checked."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.config.traced import on_host
 from shoal.envs.checking import checker
@@ -22,8 +20,8 @@ def check(
     seed: int = 0,
     ignore: Iterable[str] = (),
     progress: bool = False,
-    environment_parameters: Mapping[str, Any] | None = None,
-    **parameters: Any,
+    environment_parameters: Mapping[str, object] | None = None,
+    **parameters: object,
 ) -> list[checker.Finding]:
     """Look for errors in an environment; prints nothing, unless `progress` is set.
 
@@ -40,22 +38,11 @@ def check(
       ShoalError: there is no such environment or rule, or an argument is out of range.
     """
     parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
-    largest = arguments.LARGEST_INDEX
-    keys, steps = (
-        arguments.whole_number("keys", keys, 2, largest),
-        arguments.whole_number("steps", steps, 2, largest),
-    )
-    max_steps, seed = arguments.whole_number("max_steps", max_steps, 2, largest), arguments.seed("seed", seed)
-    if not isinstance(ignore, str | Iterable) or any(not isinstance(rule, str) for rule in ignore):
-        raise ShoalError(f"ignore={arguments.short_repr(ignore)} does not name rules of the checker.")
+    sizes = {
+        name: arguments.whole_number(name, value, 2, arguments.LARGEST_INDEX)
+        for name, value in {"keys": keys, "steps": steps, "max_steps": max_steps}.items()
+    }
+    seed = arguments.seed("seed", seed)
     require_platform()
     env = environment_of(environment, parameters)
-    return checker.check(
-        env,
-        keys=keys,
-        steps=steps,
-        max_steps=max_steps,
-        seed=seed,
-        ignore=ignore,
-        progress=progress,
-    )
+    return checker.check(env, **sizes, seed=seed, ignore=ignore, progress=progress)

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from shoal.base.errors import ShoalError
 from shoal.base.user_errors import describe_error, format_location, shorten, user_frames
 
 RULES = {
@@ -58,12 +59,12 @@ class Finding(NamedTuple):
     message: str
 
 
-class FindingsError(Exception):
-    """Carry findings out of a function that is being traced."""
+class FindingsError(ShoalError):
+    """Carry findings out of a function that is being traced; the message is that of the first."""
 
-    def __init__(self, findings: Iterable[Finding]):
-        super().__init__("findings of the checker")
-        self.findings = list(findings)
+    def __init__(self, findings: list[Finding]):
+        super().__init__(f"{findings[0].message}.")
+        self.findings = findings
 
 
 def leaked(doing: str, place: str) -> Finding:
@@ -76,6 +77,7 @@ def limit_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Keep a few findings of each rule, and of each leaf only the first step at which it is wrong."""
     selected: dict[tuple[str, str], Finding] = {}
     for finding in findings:
+        # What is wrong at several steps is said alike up to "after 3 random steps".
         subject = finding.message.split(" after ")[0]
         if sum(rule == finding.rule for rule, _ in selected) < MAX_PER_RULE:
             selected.setdefault((finding.rule, subject), finding)
@@ -96,7 +98,7 @@ def report(findings: Iterable[Finding], name: str) -> str:
             width=100,
             initial_indent=f"  {rule}".ljust(width),
             subsequent_indent=" " * width,
-            break_on_hyphens=False,
+            break_on_hyphens=False,  # within a rule or a flag
         )
     return "\n".join(lines)
 

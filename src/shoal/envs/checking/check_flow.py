@@ -1,10 +1,11 @@
 """Data flow through a traced program: the inputs that each result, and the key of each random draw, depends on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+Params = Mapping[str, Any]  # of an operation, whose entries are JAX's own
 Sources = frozenset[int]  # indices of inputs; ~i stands for random numbers drawn from a key made of input i
 NO_SOURCES: Sources = frozenset()
 # Primitives that turn keys into random numbers.
@@ -40,7 +41,7 @@ def _follow(jaxpr: Jaxpr, inputs: Sequence[Origin], draws: list[Sources]) -> lis
     """Return the origins of a program's results, given those of its inputs; append the draws to `draws`."""
     origins = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def origin(x: Any) -> Origin:
+    def origin(x: Var | Literal) -> Origin:
         return Origin() if isinstance(x, Literal) else origins.get(x, Origin())  # a constant has no source
 
     for equation in jaxpr.eqns:
@@ -49,13 +50,13 @@ def _follow(jaxpr: Jaxpr, inputs: Sequence[Origin], draws: list[Sources]) -> lis
     return [origin(x) for x in jaxpr.outvars]
 
 
-def _follow_equation(equation: Any, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
+def _follow_equation(equation: JaxprEqn, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
     name, params, outputs = equation.primitive.name, equation.params, len(equation.outvars)
     if name in RANDOM_PRIMITIVES:
         key = _union(inputs)
         draws.append(key)
         return [Origin(key | {~i for i in key if i >= 0})] * outputs
-    if name == "cond":
+    if name == "cond":  # the first input selects the branch
         branches = [_follow(branch.jaxpr, inputs[1:], draws) for branch in params["branches"]]
         return [_join(inputs[0], *alternatives) for alternatives in zip(*branches, strict=True)]
     if name == "while":
@@ -68,7 +69,7 @@ def _follow_equation(equation: Any, inputs: list[Origin], draws: list[Sources]) 
     return [Origin(_union(inputs))] * outputs
 
 
-def _inner_program(params: dict[str, object], inputs: int, outputs: int) -> Jaxpr | None:
+def _inner_program(params: Params, inputs: int, outputs: int) -> Jaxpr | None:
     """Return the program that an operation such as `jit` calls with its own inputs for its own results."""
     for value in params.values():
         inner = value.jaxpr if isinstance(value, ClosedJaxpr) else value
@@ -77,7 +78,7 @@ def _inner_program(params: dict[str, object], inputs: int, outputs: int) -> Jaxp
     return None
 
 
-def _follow_while(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
+def _follow_while(params: Params, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
     conditions, constants = params["cond_nconsts"], params["body_nconsts"]
     condition_inputs, body_inputs = inputs[:conditions], inputs[conditions : conditions + constants]
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -91,7 +92,7 @@ def _follow_while(params: dict[str, Any], inputs: list[Origin], draws: list[Sour
     return iterate(carry, draws)
 
 
-def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
+def _follow_scan(params: Params, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
     constants, carries = _scan_sizes(params)
     body = params["jaxpr"].jaxpr
     constant_inputs, elements = inputs[:constants], inputs[constants + carries :]
@@ -105,7 +106,7 @@ def _follow_scan(params: dict[str, Any], inputs: list[Origin], draws: list[Sourc
     return [*carry, *(Origin(x.sources) for x in stacked)]
 
 
-def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+def _scan_sizes(params: Params) -> tuple[int, int]:
     """Return the number of a scan's inputs that are constants and that are carried, by JAX 0.10's or 0.12's names."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
@@ -113,7 +114,7 @@ def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
     return len(constants), len(carry)
 
 
-def _fixed_point(iterate: Any, carry: list[Origin]) -> list[Origin]:
+def _fixed_point(iterate: Callable[..., list[Origin]], carry: list[Origin]) -> list[Origin]:
     """Return the origins of a loop's carry after as many rounds as it takes until nothing is added."""
     while (after := iterate(carry, [])) != carry:
         carry = after

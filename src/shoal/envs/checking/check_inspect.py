@@ -1,68 +1,74 @@
 """Checks of every time-step: finite values inside their spaces, with a legal mask and discount."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.config.struct import named_leaves
 from shoal.envs.checking.check_findings import Finding
-from shoal.envs.checking.check_traces import is_inexact, mask_parts, observation_leaves
-from shoal.types.spaces import Box, MultiDiscrete
+from shoal.envs.checking.check_traces import LeafSpace, is_inexact, mask_parts, observation_leaves
+from shoal.types import Array, Environment, TimeStep
+from shoal.types.spaces import Box, Discrete
 
 ROUNDING = 1e-6  # relative: a compiled cosine may be one unit in the last place above 1
 
 
-def check_timesteps(env: Any, timesteps: Any, offset: int, alive_before: Any = None) -> Iterator[Finding]:
+def check_timesteps(
+    env: Environment, timesteps: TimeStep, offset: int, alive_before: ArrayLike | None = None
+) -> Iterator[Finding]:
     """Check time-steps [N, T, ...] in NumPy; the first is that of step number `offset` (0: of reset).
 
     Args:
       alive_before: the agents that took part before the first one, [N, A]; None for those that take part in it.
     """
-    alive = _alive_agents(env, timesteps)
-    acted = _acted(alive, alive_before)
-    for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
-        yield from _check_observed(path, space, value, alive, offset)
-    yield from _check_reward(timesteps.reward, acted, offset)
-    yield from _check_info(timesteps.info, alive, offset)
-    yield from _check_discount(env, timesteps, alive, acted, offset)
-    if timesteps.action_mask is not None:
-        for path, mask, sizes in mask_parts(
-            env.action_space, timesteps.action_mask, getattr(env, "roles", ())
-        ):
-            # The mask of a last time-step is not used, since its action is ignored.
-            yield from _check_mask(path, mask, sizes, alive & ~_expand_like(timesteps.last, alive), offset)
-
-
-def _alive_agents(env: Any, timesteps: Any) -> np.ndarray:
-    """Return the agents that take part, [N, T] or [N, T, A]; the observations of the others are not checked."""
-    if timesteps.alive is not None:
-        return timesteps.alive
     agents = (env.num_agents,) if env.num_agents > 1 else ()
-    return np.ones((*timesteps.last.shape, *agents), bool)
+    last = np.asarray(timesteps.last)
+    alive = np.ones((*last.shape, *agents), bool) if timesteps.alive is None else np.asarray(timesteps.alive)
+    # Rewards and discounts count for who took part at the step before.
+    first = alive[:, :1] if alive_before is None else np.asarray(alive_before)[:, None]
+    acted = np.concatenate([first, alive[:, :-1]], axis=1)
+    goes_on = ~_expand_like(last, alive)
+    for path, space, value in observation_leaves(env.observation_space, timesteps.observation):
+        if space is not None:  # else the trace has found it
+            yield from _check_observed(path, space, value, alive, offset)
+    yield from _check_finite("the reward", timesteps.reward, acted, offset, "every reward would be finite")
+    yield from _check_info(timesteps.info, alive, offset)
+    yield from _check_discount(np.asarray(timesteps.discount), alive, acted, goes_on, offset)
+    if timesteps.action_mask is not None:
+        for path, mask, sizes in mask_parts(env, timesteps.action_mask):
+            # The mask of a last time-step is not used, since its action is ignored.
+            yield from _check_mask(path, mask, sizes, alive & goes_on, offset)
 
 
-def _expand_like(world: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return world.reshape(world.shape + (1,) * (other.ndim - world.ndim))
+def _expand_like(x: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Append axes of length 1 to an array until it has as many axes as another."""
+    return x.reshape(x.shape + (1,) * (other.ndim - x.ndim))
 
 
-def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset: int) -> Iterator[Finding]:
+def _check_finite(
+    name: str, value: np.ndarray | Array, counts: np.ndarray | bool, offset: int, right: str
+) -> Iterator[Finding]:
+    """Check that numbers are finite where they count."""
+    wrong = ~np.isfinite(value) & counts
+    if wrong.any():
+        yield Finding("not-finite", f"{_describe_first(name, value, wrong, offset)}; {right}")
+
+
+def _check_observed(
+    path: str, space: LeafSpace, value: np.ndarray, alive: np.ndarray, offset: int
+) -> Iterator[Finding]:
     axes = value.ndim - len(space.shape)
-    is_observed = alive if alive.ndim == axes else alive.any(axis=-1)  # a global state has no agent axis
-    is_observed = is_observed.reshape(is_observed.shape + (1,) * (value.ndim - is_observed.ndim))
+    # A global state has no agent axis; the observations of agents that take no part may be anything.
+    is_observed = _expand_like(alive if alive.ndim == axes else np.any(alive, axis=-1), value)
     if is_inexact(value):
-        wrong = ~np.isfinite(value) & is_observed
-        if wrong.any():
-            yield Finding(
-                "not-finite",
-                f"{_describe_first(path, value, wrong, offset)}; every observation would be finite",
-            )
+        findings = list(_check_finite(path, value, is_observed, offset, "every observation would be finite"))
+        yield from findings
+        if findings:
             return
     low, high = _bounds(space)
-    wrong = ((value < low) | (value > high)) & is_observed
-    if wrong.any() and is_inexact(value):
-        slack = ROUNDING * np.maximum(1, np.where(np.isfinite(value), np.abs(value), 1))
-        wrong &= (value < low - slack) | (value > high + slack)
+    slack = ROUNDING * np.maximum(1, np.abs(np.nan_to_num(value))) if is_inexact(value) else 0
+    wrong = ((value < low - slack) | (value > high + slack)) & is_observed
     if wrong.any():
         index = tuple(_earliest_index(wrong)[axes:])
         bounds = [np.broadcast_to(bound, space.shape)[index] for bound in (low, high)]
@@ -70,12 +76,11 @@ def _check_observed(path: str, space: Any, value: Any, alive: np.ndarray, offset
         yield Finding("observation-outside", f"{_describe_first(path, value, wrong, offset)}; {right}")
 
 
-def _bounds(space: Any) -> tuple[Any, Any]:
+def _bounds(space: LeafSpace) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(space, Box):
         return space.low, space.high
-    if isinstance(space, MultiDiscrete):
-        return np.zeros(space.shape), np.asarray(space.nvec) - 1
-    return np.zeros(()), np.asarray(space.n - 1)
+    numbers = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+    return np.zeros_like(numbers), numbers - 1
 
 
 def _earliest_index(wrong: np.ndarray) -> np.ndarray:
@@ -84,91 +89,71 @@ def _earliest_index(wrong: np.ndarray) -> np.ndarray:
     return places[np.argmin(places[:, 1])]
 
 
-def _describe_first(path: str, value: np.ndarray, wrong: np.ndarray, offset: int) -> str:
+def _describe_first(path: str, value: np.ndarray | Array, wrong: np.ndarray, offset: int) -> str:
     """Describe the place of the earliest wrong number, and the number."""
     index = _earliest_index(wrong)
-    inner = [int(i) for i in index[2:]]
-    place = f"{path}{inner if inner else ''}"
+    inner = index[2:].tolist()
     number = value[tuple(index)]
     text = f"{number:.6g}" if is_inexact(value) else str(number)
-    return f"{place} {_describe_step(index, offset)} is {text}"
+    return f"{path}{inner or ''} {_describe_step(wrong, offset)} is {text}"
 
 
-def _describe_step(index: np.ndarray, offset: int) -> str:
-    step = int(index[1]) + offset
+def _describe_step(wrong: np.ndarray, offset: int) -> str:
+    """Describe the earliest step that has a wrong entry."""
+    step = int(_earliest_index(wrong)[1]) + offset
     return f"after {step} random step{'' if step == 1 else 's'}" if step else "after reset"
-
-
-def _acted(alive: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-    """Return who took part at the step before, whose rewards and discounts count."""
-    first = alive[:, :1] if before is None else before[:, None]
-    return np.concatenate([first, alive[:, :-1]], axis=1)
-
-
-def _check_reward(reward: np.ndarray, acted: np.ndarray, offset: int) -> Iterator[Finding]:
-    wrong = ~np.isfinite(reward) & acted
-    if wrong.any():
-        yield Finding(
-            "not-finite",
-            f"{_describe_first('the reward', reward, wrong, offset)}; every reward would be finite",
-        )
 
 
 def _check_info(info: object, alive: np.ndarray, offset: int) -> Iterator[Finding]:
     """Check that every number of `info` is finite; where an entry has an agent axis, for the agents that take part."""
+    right = "every entry of `info` would be finite, since its sums and means over episodes are not finite otherwise"
     for path, value in named_leaves(info).items():
-        if not is_inexact(value):
-            continue
-        wrong = ~np.isfinite(value)
-        if alive.ndim > 2 and value.shape[: alive.ndim] == alive.shape:
-            wrong &= alive.reshape(alive.shape + (1,) * (value.ndim - alive.ndim))
-        if wrong.any():
-            entry, *rest = path.split("/")
-            name = "".join([f"info[{entry!r}]", *(f"[{part!r}]" for part in rest)])
-            yield Finding(
-                "not-finite",
-                f"{_describe_first(name, value, wrong, offset)}; every entry of `info` would be finite, since its sums "
-                "and means over episodes are not finite otherwise",
-            )
+        if is_inexact(value):
+            of_agents = alive.ndim > 2 and value.shape[: alive.ndim] == alive.shape
+            name = "info" + "".join(f"[{part!r}]" for part in path.split("/"))
+            counts = _expand_like(alive, value) if of_agents else True
+            yield from _check_finite(name, value, counts, offset, right)
 
 
 def _check_discount(
-    env: Any, timesteps: Any, alive: np.ndarray, acted: np.ndarray, offset: int
+    discount: np.ndarray, alive: np.ndarray, acted: np.ndarray, goes_on: np.ndarray, offset: int
 ) -> Iterator[Finding]:
-    discount, last = timesteps.discount, timesteps.last
     wrong = (discount != 0) & (discount != 1) & acted
     if wrong.any():
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"
         yield Finding("discount", f"{_describe_first('the discount', discount, wrong, offset)}; {right}")
-    elif env.num_agents == 1:  # with several agents, one may die before the episode ends
-        wrong = (discount == 0) & ~last
-        if wrong.any():
-            when = _describe_step(_earliest_index(wrong), offset)
-            right = "with `last` True, or a discount of 1, it would be right"
-            yield Finding("discount", f"the discount {when} is 0 although `last` is False; {right}")
-    else:
-        goes_on = ~_expand_like(last, alive)
-        wrong = acted & ~alive & (discount == 1) & goes_on
-        if wrong.any():
-            when = _describe_step(_earliest_index(wrong), offset)
-            right = "0 would be right: a single agent ends for good, and only the world as a whole is cut"
-            yield Finding("alive", f"an agent is no longer alive {when}, and its discount is 1; {right}")
-        wrong = alive & (discount == 0) & goes_on & acted
-        if wrong.any():
-            when = _describe_step(_earliest_index(wrong), offset)
-            right = "`alive` False would be right, or a discount of 1"
-            yield Finding("alive", f"the discount of an agent {when} is 0 although it is alive; {right}")
+        return
+    if alive.ndim == 2:
+        right = "with `last` True, or a discount of 1, it would be right"
+        wrong = (discount == 0) & goes_on
+        yield from _finding_at(
+            "discount", wrong, offset, "the discount {} is 0 although `last` is False", right
+        )
+        return
+    # One of several agents may die before the episode ends.
+    right = "0 would be right: a single agent ends for good, and only the world as a whole is cut"
+    wrong = acted & ~alive & (discount == 1) & goes_on
+    yield from _finding_at(
+        "alive", wrong, offset, "an agent is no longer alive {}, and its discount is 1", right
+    )
+    right = "`alive` False would be right, or a discount of 1"
+    wrong = acted & alive & (discount == 0) & goes_on
+    yield from _finding_at(
+        "alive", wrong, offset, "the discount of an agent {} is 0 although it is alive", right
+    )
+
+
+def _finding_at(rule: str, wrong: np.ndarray, offset: int, what: str, right: str) -> Iterator[Finding]:
+    """Make the finding of the earliest wrong step, which the text says at `{}`."""
+    if wrong.any():
+        yield Finding(rule, f"{what.replace('{}', _describe_step(wrong, offset))}; {right}")
 
 
 def _check_mask(
     path: str, mask: np.ndarray, sizes: tuple[int, ...], acting: np.ndarray, offset: int
 ) -> Iterator[Finding]:
-    ends = np.cumsum(sizes)
-    for i, (size, end) in enumerate(zip(sizes, ends, strict=True)):
-        has_none = ~mask[..., end - size : end].any(axis=-1) & acting
-        if has_none.any():
-            part = f" of part {i}" if len(sizes) > 1 else ""
-            when = _describe_step(_earliest_index(has_none), offset)
-            wrong = f"{path} {when} is False for all {size} actions{part}"
-            yield Finding("action-mask", f"{wrong}; at least one would be legal")
-            return
+    for i, part in enumerate(np.split(mask, np.cumsum(sizes)[:-1], axis=-1)):
+        has_none = ~part.any(axis=-1) & acting
+        of_part = f" of part {i}" if len(sizes) > 1 else ""
+        text = f"{path} {{}} is False for all {sizes[i]} actions{of_part}"
+        yield from _finding_at("action-mask", has_none, offset, text, "at least one would be legal")

@@ -1,50 +1,47 @@
-"""Name the activity of a check on standard error where it takes long."""
+"""Name what a check is doing on standard error where it takes long."""
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Announce = Callable[[str], None]  # is told what begins, such as "tracing reset"
 PATIENCE = 5.0  # seconds, after which a line names the activity
 
 
-class Activity:
-    """The current activity of a check, and its start; written by the checking thread, read by the one that reports."""
-
-    def __init__(self) -> None:
-        self.now = ("beginning", time.monotonic())
-
-    def __call__(self, doing: str) -> None:
-        """Record that `doing`, such as "tracing reset", begins."""
-        self.now = (doing, time.monotonic())
-
-
 @contextmanager
-def reported_activity(progress: bool, patience: float = PATIENCE) -> Iterator[Activity]:
-    """Give an activity, which is named after `patience` seconds, and again each time that its duration has doubled.
+def reported_activity(progress: bool, patience: float = PATIENCE) -> Iterator[Announce]:
+    """Give a function that is told what begins.
+
+    That is named after `patience` seconds, and again each time that its duration has doubled.
 
     Args:
       progress: whether it is.
     """
-    activity, has_ended = Activity(), threading.Event()
+    now = ("beginning", time.monotonic())
+    has_ended = threading.Event()
+
+    def begin(doing: str) -> None:
+        nonlocal now
+        now = (doing, time.monotonic())
 
     def report() -> None:
-        reported, pause = activity.now, patience
+        reported, pause = now, patience
         while not has_ended.wait(patience / 20):
-            doing, since = now = activity.now
             if now != reported:
                 reported, pause = now, patience
+            doing, since = reported
             elapsed = time.monotonic() - since
             if elapsed >= pause:
-                print(
-                    f"shoal check: still {doing}, for {elapsed:.0f} seconds now", file=sys.stderr, flush=True
-                )
+                text = f"shoal check: still {doing}, for {elapsed:.0f} seconds now"
+                print(text, file=sys.stderr, flush=True)
                 pause *= 2
 
     if progress:
+        # A thread beside the check, which may be compiling for minutes; a daemon ends with the process.
         threading.Thread(target=report, name="shoal check", daemon=True).start()
     try:
-        yield activity
+        yield begin
     finally:
         has_ended.set()

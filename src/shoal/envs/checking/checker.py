@@ -7,200 +7,136 @@ finds something that a later one needs, the later one is skipped, and a finding 
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import jax
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.envs.checking import check_rollouts
+from shoal.envs.checking import check_findings, check_rollouts, check_static, check_traces
 from shoal.envs.checking.check_effects import check_in_place, check_side_effects, take_snapshot
 from shoal.envs.checking.check_ends import check_ends
-from shoal.envs.checking.check_findings import (
-    ERRORS,
-    RULES,
-    Finding,
-    FindingsError,
-    describe,
-    leaked,
-    limit_findings,
-    operation,
-    report,
-)
-from shoal.envs.checking.check_key_reuse import check_key_reuse
-from shoal.envs.checking.check_keys import check_key_flow
-from shoal.envs.checking.check_rollouts import Sizes
-from shoal.envs.checking.check_static import (
-    check_parameters,
-    check_protocol,
-    check_shown,
-    check_space,
-    check_summaries,
-)
-from shoal.envs.checking.check_time import Activity, reported_activity
-from shoal.envs.checking.check_traces import (
-    Traces,
-    check_as_argument,
-    check_repeatable,
-    check_types,
-    check_vmappable,
-    trace,
-)
+from shoal.envs.checking.check_findings import ERRORS, RULES, Finding, FindingsError, report
+from shoal.envs.checking.check_keys import check_key_flow, check_key_reuse
+from shoal.envs.checking.check_rollouts import Rollouts, RolloutSizes
+from shoal.envs.checking.check_time import Announce, reported_activity
+from shoal.envs.checking.check_traces import Traces
+from shoal.types import Array, Environment
 
 __all__ = ["RULES", "Finding", "check", "report"]
 
 
 def check(
-    env: Any,
-    *,
-    keys: int = 16,
-    steps: int = 128,
-    max_steps: int = 10_000,
-    seed: int = 0,
-    ignore: Iterable[str] = (),
-    progress: bool = False,
+    env: Environment, *, seed: int = 0, ignore: Iterable[str] = (), progress: bool = False, **sizes: int
 ) -> list[Finding]:
     """Look for errors in an environment; the arguments are those of `shoal.check`.
 
     Never raises because of the environment: an error inside it becomes a finding.
 
+    Args:
+      sizes: of `RolloutSizes`.
     Returns:
       the findings, in the order of the checks; an empty list if there are none.
     Raises:
-      ShoalError: an argument other than `env` is out of range.
+      ShoalError: `ignore` names no rule.
     """
-    ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    _check_arguments(keys, steps, max_steps, ignore)
-    with reported_activity(progress) as activity:
-        sizes = Sizes(keys, steps, max_steps)
-        findings = limit_findings(list(_all_findings(env, sizes, jax.random.key(seed), activity)))
-    return [finding for finding in findings if finding.rule not in ignore]
+    ignored = [*ignore] if isinstance(ignore, Iterable) and not isinstance(ignore, str) else [ignore]
+    names = [*RULES]
+    for rule in ignored:
+        if rule not in names:
+            hint = nearest(str(rule), names)
+            raise ShoalError(f"ignore={rule!r} is not a rule of the checker; it has {', '.join(names)}{hint}")
+    with reported_activity(progress) as announce:
+        found = _all_findings(env, RolloutSizes(**sizes), jax.random.key(seed), announce)
+        findings = check_findings.limit_findings(found)
+    return [finding for finding in findings if finding.rule not in ignored]
 
 
-def _check_arguments(keys: int, steps: int, max_steps: int, ignore: Iterable[str]) -> None:
-    for name, value, minimum in (("keys", keys, 2), ("steps", steps, 2), ("max_steps", max_steps, 2)):
-        if value < minimum:
-            raise ShoalError(f"{name}={value} is too few for a check; {minimum} is the least")
-    for rule in ignore:
-        if rule not in RULES:
-            names = ", ".join(RULES)
-            raise ShoalError(
-                f"ignore={rule!r} is not a rule of the checker; it has {names}{nearest(rule, RULES)}"
-            )
-
-
-def _all_findings(env: Any, sizes: Sizes, key: jax.Array, activity: Activity) -> Iterator[Finding]:
-    run_stage = functools.partial(_run_stage, activity)
-    findings = run_stage("reading its attributes", lambda: _static_findings(env))
-    yield from findings
+def _all_findings(env: Environment, sizes: RolloutSizes, key: Array, announce: Announce) -> Iterator[Finding]:
+    run = functools.partial(_findings_of, announce)
+    findings = run("reading its attributes", check_static.check_declarations, env)
     if findings:
-        yield _not_checked("tracing and random rollouts were left out", findings)
+        yield from _stopped_by(findings, "tracing and random rollouts were")
         return
-    parameter_findings = run_stage("reading its parameters", lambda: check_parameters(env))
-    yield from parameter_findings
+    parameters = run("reading its parameters", check_static.check_parameters, env)
+    yield from parameters
+    # What is no pytree is traced and run all the same, with its numbers as constants.
     snapshot = take_snapshot(env)
-    result = _trace_or_findings(env, key, activity)
-    if isinstance(result, list):
-        yield from result
-        yield _not_checked("the rest of the checks, random rollouts among them,", result)
-        return
-    traces = result
-    findings = run_stage("tracing it", lambda: check_types(env, traces))
-    summaries = run_stage("reading info_summaries", lambda: check_summaries(env, traces.start[1].info))
-    findings = findings or run_stage("tracing it again", lambda: check_repeatable(env, key))
-    findings = findings or run_stage("tracing it under vmap", lambda: check_vmappable(env, traces, key))
-    yield from summaries + findings
-    if findings:
-        yield _not_checked("random rollouts were left out", findings)
-        return
-    yield from run_stage("looking for what it leaves behind", lambda: check_side_effects(env, snapshot))
-    yield from run_stage(
-        "comparing the state before and after a step", lambda: check_in_place(env, traces, key)
-    )
-    as_argument_findings = []
-    if not any(rule == "not-a-pytree" for rule, _ in parameter_findings) and jax.tree.leaves(env):
-        as_argument_findings = run_stage("tracing its parameters", lambda: check_as_argument(env, key))
-    yield from as_argument_findings
-    compare = not (parameter_findings or summaries or as_argument_findings)
-    yield from _rollout_findings(env, check_rollouts.fit_sizes(sizes, traces), key, traces, compare, activity)
-
-
-def _static_findings(env: Any) -> Iterator[Finding]:
-    protocol = list(check_protocol(env))
-    yield from protocol
-    if not protocol:
-        yield from check_space("observation_space", env.observation_space)
-        yield from check_space("action_space", env.action_space)
-        yield from check_shown(env)
-
-
-def _trace_or_findings(env: Any, key: jax.Array, activity: Activity) -> Any:
-    """Return the traces of reset and step, or the findings that prevent them."""
     try:
-        return trace(env, key, activity)
-    except FindingsError as wrong:
-        return wrong.findings
+        traces = check_traces.trace(env, key, announce)
     except ERRORS as error:
-        return [_raises_finding("tracing it", error)]
+        findings = _findings_of_error("tracing it", error)
+        yield from _stopped_by(findings, "the rest of the checks, random rollouts among them, were")
+        return
+    findings = run("tracing it", check_traces.check_types, env, traces)
+    summaries = run("reading info_summaries", check_static.check_summaries, env, traces.start[1].info)
+    findings = findings or run("tracing it again", check_traces.check_repeatable, env, key)
+    findings = findings or run("tracing it under vmap", check_traces.check_vmappable, env, key)
+    yield from summaries
+    if findings:
+        yield from _stopped_by(findings, "random rollouts were")
+        return
+    yield from run("looking for what it leaves behind", check_side_effects, env, snapshot)
+    yield from run("comparing the state before and after a step", check_in_place, env, traces, key)
+    as_argument = []
+    if not any(rule == "not-a-pytree" for rule, _ in parameters) and jax.tree.leaves(env):
+        as_argument = run("tracing its parameters", check_traces.check_as_argument, env, key)
+    yield from as_argument
+    # What was found in its parameters would be found once more.
+    compares_single = not (parameters or summaries or as_argument)
+    try:
+        rollouts = check_rollouts.start_rollouts(env, sizes, traces, key, announce)
+    except ERRORS as error:
+        yield from _stopped_by(_findings_of_error("running it", error), "random rollouts were")
+        return
+    yield from _rollout_findings(run, rollouts, traces, key, compares_single)
 
 
 def _rollout_findings(
-    env: Any, sizes: Sizes, key: jax.Array, traces: Traces, compare: bool, activity: Activity
+    run: Callable[..., list[Finding]], rollouts: Rollouts, traces: Traces, key: Array, compares_single: bool
 ) -> Iterator[Finding]:
-    run_stage = functools.partial(_run_stage, activity)
-    try:
-        rollouts = check_rollouts.start_rollouts(env, sizes, key, activity)
-    except ERRORS as error:
-        failure = [_raises_finding("running it", error)]
-        yield from [*failure, _not_checked("random rollouts were left out", failure)]
-        return
-    findings = run_stage("inspecting its first steps", lambda: check_rollouts.check_reset(rollouts))
-    yield from findings
+    findings = run("inspecting its first steps", check_rollouts.check_reset, rollouts)
     if rollouts.start[1].last.all():
-        yield _not_checked("random rollouts were left out", findings)
+        yield from _stopped_by(findings, "random rollouts were")
         return
-    repeated = run_stage("running it again", lambda: check_rollouts.check_repeated(rollouts))
+    yield from findings
+    repeated = run("running it again", check_rollouts.check_repeated, rollouts)
     if repeated:
-        yield from run_stage("running it to its end", lambda: check_ends(rollouts))
-        yield from repeated
-        yield _not_checked("comparisons of keys, actions and batches were left out", repeated)
+        yield from run("running it to its end", check_ends, rollouts)
+        yield from _stopped_by(repeated, "comparisons of keys, actions and batches were")
         return
-    for doing, stage in (
-        ("running it with other actions", check_rollouts.check_actions),
-        ("running it with other keys", check_rollouts.check_keys),
-        ("following its keys", lambda _: _key_findings(env, traces, key)),
-        ("running it alone", check_rollouts.check_single),
-        ("running it to its end", check_ends),
-    ):
-        if compare or stage is not check_rollouts.check_single:
-            yield from run_stage(doing, functools.partial(stage, rollouts))
+    yield from run("running it with other actions", check_rollouts.check_actions, rollouts)
+    yield from run("running it with other keys", check_rollouts.check_keys, rollouts)
+    # A key that no step renews is found by its flow, and not once more by its reuse.
+    key_flow = run("following its keys", check_key_flow, rollouts.env, traces, key)
+    yield from key_flow or run("following its keys", check_key_reuse, rollouts.env, traces)
+    if compares_single:
+        yield from run("running it alone", check_rollouts.check_single, rollouts)
+    yield from run("running it to its end", check_ends, rollouts)
 
 
-def _key_findings(env: Any, traces: Traces, key: jax.Array) -> Iterable[Finding]:
-    """Follow keys to what is drawn; a key that no step renews is found so already, and not once more by its reuse."""
-    return list(check_key_flow(env, traces, key)) or check_key_reuse(env, traces)
-
-
-def _run_stage(activity: Activity, doing: str, stage: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of a stage; an error inside it is one more."""
-    activity(doing)
+def _findings_of(
+    announce: Announce, doing: str, check: Callable[..., Iterable[Finding]], *args: object
+) -> list[Finding]:
+    """Return the findings of a check; an error inside it is one more."""
+    announce(doing)
     findings: list[Finding] = []
     try:
-        findings.extend(stage())
-    except FindingsError as wrong:
-        findings.extend(wrong.findings)
+        findings.extend(check(*args))
     except ERRORS as error:
-        findings.append(_raises_finding(doing, error))
+        findings += _findings_of_error(doing, error)
     return findings
 
 
-def _raises_finding(doing: str, error: BaseException) -> Finding:
+def _findings_of_error(doing: str, error: BaseException) -> list[Finding]:
+    if isinstance(error, FindingsError):
+        return error.findings
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return leaked(doing, f"another place than the state, which is used at {operation(error)}")
-    return Finding("raises", f"{doing} raised {describe(error)}; no error would be right")
+        place = f"another place than the state, which is used at {check_findings.operation(error)}"
+        return [check_findings.leaked(doing, place)]
+    raised = check_findings.describe(error)
+    return [Finding("raises", f"{doing} raised {raised}; no error would be right")]
 
 
-def _not_checked(what: str, findings: list[Finding]) -> Finding:
-    what = what if what.endswith("left out") else f"{what} were left out"
-    return Finding(
-        "not-checked", f"{what}, because they need what was found to be wrong ({findings[0].rule})"
-    )
+def _stopped_by(findings: list[Finding], left_out: str) -> list[Finding]:
+    """Return findings after which some checks are left out, and the one that says so."""
+    reason = f"because they need what was found to be wrong ({findings[0].rule})"
+    return [*findings, Finding("not-checked", f"{left_out} left out, {reason}")]

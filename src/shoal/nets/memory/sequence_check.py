@@ -1,17 +1,15 @@
 """Check a network with memory, with one sentence for an error: shapes, clearing, and one step against many."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from shoal.base.errors import ShoalError
 from shoal.config.struct import named_leaves
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.nets.output_check import check_action_values, check_policy, check_value
+from shoal.nets.output_check import check_action_values, check_policy, check_value, require_methods
 from shoal.types import EnvSpec, PyTree, contract
 
 Array = jax.Array
@@ -19,7 +17,7 @@ STEPS, SEQUENCES, RESET = 6, 2, 3  # of the rollout that is replayed; sequence 0
 TOLERANCE = 1e-3
 
 
-def sequence_modules(network: Any) -> dict[str, Any]:
+def sequence_modules(network: PyTree) -> dict[str, PyTree]:
     """Return the sequence modules of a network by name; empty if it has no memory."""
     parts = {name: getattr(network, name, None) for name in ("actor", "critic")}
     if sequences.is_joint(network):
@@ -28,7 +26,7 @@ def sequence_modules(network: Any) -> dict[str, Any]:
 
 
 def check_sequences(
-    network: Any, spec: EnvSpec, name: str, kind: str = "", *, action: bool, reward: bool
+    network: PyTree, spec: EnvSpec, name: str, kind: str = "", *, action: bool, reward: bool
 ) -> None:
     """Require that a network's sequence modules keep the protocol of `shoal.nets.memory.sequences`.
 
@@ -39,23 +37,24 @@ def check_sequences(
         depends on steps from before `first`; or gives other outputs step by step than over several steps.
     """
     modules = sequence_modules(network)
-    for part, module in modules.items():
-        for method in ("initial", "apply"):
-            if not callable(getattr(module, method, None)):
-                raise ShoalError(
-                    f"{name} lacks the method {_member(part, method)}; a network with memory needs initial and "
-                    "apply, of itself or of its actor and its critic."
-                )
+    methods = {
+        repr(method) if part == "it" else f"{part}.{method}": getattr(module, method, None)
+        for part, module in modules.items()
+        for method in ("initial", "apply")
+    }
+    needs = "a network with memory needs initial and apply, of itself or of its actor and its critic"
+    require_methods(name, methods, needs)
     key = jax.random.key(0)
     shown = jax.eval_shape(lambda key: _rollout(spec, key, action, reward), key)
     for part, module in modules.items():
         _check_shapes(module, spec, part, kind, shown)
+    # Last layers may begin at or near 0, and would hide what the memory holds.
     moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape, x.dtype), network)
     for module in sequence_modules(moved).values():
         _check_replay(module, spec, (action, reward))
 
 
-def _check_shapes(module: Any, spec: EnvSpec, part: str, kind: str, shown: NetworkInputs) -> None:
+def _check_shapes(module: PyTree, spec: EnvSpec, part: str, kind: str, shown: NetworkInputs) -> None:
     """Require that a module keeps its memory's shapes, and that its outputs are those that its part is for."""
     memory = jax.eval_shape(lambda module: module.initial((SEQUENCES,)), module)
     for name, leaf in named_leaves(memory).items():
@@ -64,7 +63,7 @@ def _check_shapes(module: Any, spec: EnvSpec, part: str, kind: str, shown: Netwo
             right = f"arrays [{SEQUENCES}, ...], for it is given batch_shape=({SEQUENCES},)"
             contract.refuse(module.initial, memory_leaf, right)
 
-    def run(module: Any, memory: PyTree, shown: NetworkInputs) -> PyTree:
+    def run(module: PyTree, memory: PyTree, shown: NetworkInputs) -> PyTree:
         result = module.apply(memory, shown, shown.first)
         after, output = contract.require_tuple(module.apply, result, "(memory, output)")
         _check_output(module.apply, output, spec, part, kind)
@@ -74,7 +73,7 @@ def _check_shapes(module: Any, spec: EnvSpec, part: str, kind: str, shown: Netwo
     contract.require_same(module.apply, "memory", after, memory)
 
 
-def _check_output(method: Callable, output: Any, spec: EnvSpec, part: str, kind: str) -> None:
+def _check_output(method: Callable, output: PyTree, spec: EnvSpec, part: str, kind: str) -> None:
     """Require that the output of a module is what its part, or a network of action values, is for."""
     lead = STEPS, SEQUENCES
     if kind:
@@ -91,16 +90,17 @@ def _check_output(method: Callable, output: Any, spec: EnvSpec, part: str, kind:
         check_value(method, value, lead)
 
 
-def _check_replay(module: Any, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
+def _check_replay(module: PyTree, spec: EnvSpec, shows: tuple[bool, bool]) -> None:
     """Require that `first` clears the memory, and that steps one by one give the same as all at once.
 
     Outputs are compared and not memories, which may hold what no later step reads.
     """
 
     @jax.jit
-    def run(module: Any, key: Array) -> tuple[Any, ...]:
+    def run(module: PyTree, key: Array) -> tuple[PyTree, ...]:
         inputs = _rollout(spec, key, *shows)
         start = module.initial((SEQUENCES,))
+        # A memory from other steps, which has no effect where `first` clears it.
         used, _ = module.apply(start, _rollout(spec, jax.random.fold_in(key, 1), *shows), inputs.first)
         _, whole = module.apply(used, inputs, inputs.first)
         _, fresh = module.apply(start, inputs, inputs.first)
@@ -146,7 +146,3 @@ def _rollout(spec: EnvSpec, key: Array, action: bool, reward: bool) -> NetworkIn
 def _within_reach(x: Array) -> Array:
     """Clip floats to the size of usual observations, since a space may be all but unbounded."""
     return jnp.clip(x, -10.0, 10.0) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
-def _member(part: str, method: str) -> str:
-    return repr(method) if part == "it" else f"{part}.{method}"
