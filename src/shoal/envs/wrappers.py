@@ -162,20 +162,15 @@ class Flatten(ObservationWrapper):
         Raises:
           ShoalError: some entries of the observation are for the critic only; a vector has no entries.
         """
-        self._check_entries()
-        return flattened_space(self.env.observation_space)
-
-    def _check_entries(self) -> None:
-        for whose in ("critic", "actor"):
-            if names := getattr(self.env, f"{whose}_only", ()):
+        for whose, names in (("critic", self.env.critic_only), ("actor", self.env.actor_only)):
+            if names:
                 raise ShoalError(
                     f"Flatten makes one vector of the observation, of which {whose}_only={names} is for the {whose} "
                     "only; flatten the entries in the environment itself, or leave the wrapper out"
                 )
+        return flattened_space(self.env.observation_space)
 
     def _shown(self, timestep: TimeStep) -> TimeStep:
-        self._check_entries()
-
         def flatten_observation(observation: PyTree) -> jax.Array:
             return flatten(self.env.observation_space, observation)
 
@@ -260,12 +255,12 @@ class Shown(Wrapper):
     @property
     def actor_only(self) -> tuple[str, ...]:
         """The entries of the observation that only the actor is shown."""
-        return tuple(dict.fromkeys((*getattr(self.env, "actor_only", ()), *self.of_actor)))
+        return tuple(dict.fromkeys((*self.env.actor_only, *self.of_actor)))
 
     @property
     def critic_only(self) -> tuple[str, ...]:
         """The entries of the observation that only a critic is shown."""
-        return tuple(dict.fromkeys((*getattr(self.env, "critic_only", ()), *self.of_critic)))
+        return tuple(dict.fromkeys((*self.env.critic_only, *self.of_critic)))
 
 
 def with_hidden_entries(
