@@ -80,9 +80,13 @@ class Batch:
         Returns:
           the state and the first time-steps, each with a leading axis N (the pool excepted).
         Raises:
-          ShoalError: a field is out of its range.
+          ShoalError: there is no such reset policy.
         """
-        self._validate()
+        if self.reset_policy not in RESET_POLICIES:
+            raise ShoalError(
+                f"reset_policy={self.reset_policy!r} is not one of {', '.join(RESET_POLICIES)}"
+                f"{nearest(str(self.reset_policy), RESET_POLICIES)}"
+            )
         pool = (
             self._new_starts(jax.random.fold_in(key, POOL_STREAM), self.pool_size) if self._has_pool else ()
         )
@@ -144,17 +148,6 @@ class Batch:
             return jax.vmap(self.action_space.sample)(jax.random.split(own_key, self.num_agents), mask)
 
         return jax.vmap(sample_one)(first_index + jnp.arange(self.num_envs), timestep.action_mask)
-
-    def _validate(self) -> None:
-        for name, least in {"num_envs": 1, "pool_size": 1, "pool_refresh": 0, "reset_ratio": 1}.items():
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise ShoalError(f"{name}={value!r} is not a whole number of {least} or more")
-        if self.reset_policy not in RESET_POLICIES:
-            raise ShoalError(
-                f"reset_policy={self.reset_policy!r} is not one of {', '.join(RESET_POLICIES)}"
-                f"{nearest(str(self.reset_policy), RESET_POLICIES)}"
-            )
 
     @property
     def _has_pool(self) -> bool:

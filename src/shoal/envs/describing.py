@@ -60,7 +60,7 @@ def describe(environment: Environment) -> Description:
         name = f"{registry.family_of_object(inner.world)}{inner.world_name}"
         candidates.append((name, _own_parameters(name, inner, wrapper_parameters) | dict(inner.arguments)))
     candidates.sort(key=lambda candidate: len(candidate[1]))
-    by_import, reason = import_name(type(inner)), GIVEN if is_adapted else _reason_not_importable(type(inner))
+    by_import, reason = import_name(type(inner)), GIVEN if is_adapted else _reason_not_writable(type(inner))
     if not reason:
         candidates.append((by_import, _own_parameters(by_import, inner, wrapper_parameters)))
     for name, parameters in candidates:
@@ -173,19 +173,12 @@ def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
     """
     wrapper_parameters: dict[str, int | None] = {}
     for wrapper, count, parameter in ((Trial, "episodes", TRIAL), (TimeLimit, "max_steps", TIME_LIMIT)):
-        if type(environment) is wrapper and not _has_own_parameter(environment.env, parameter):
+        if type(environment) is wrapper and parameter not in fields_of(environment.env):
             wrapper_parameters[parameter] = getattr(environment, count)
             environment = environment.env
     return environment, {
         p: wrapper_parameters.get(p) for p in (TIME_LIMIT, TRIAL) if p not in fields_of(environment)
     }
-
-
-def _has_own_parameter(environment: Any, parameter: str) -> bool:
-    """Report whether an environment, or the one inside a time limit, has its own parameter of that name."""
-    if type(environment) is TimeLimit and TIME_LIMIT not in fields_of(environment.env):
-        environment = environment.env
-    return parameter in fields_of(environment)
 
 
 def _own_parameters(name: str, inner: Any, wrapper_parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,12 +206,6 @@ def _reason_not_equal(description: Description, environment: Environment) -> str
     except Exception as error:  # a user's class may raise any error; the reason is written down
         return f"made from its own fields it fails ({type(error).__name__}: {error})"
     return "" if is_same else "made from its own fields it is another environment"
-
-
-def _reason_not_importable(cls: Any) -> str:
-    """Return why a class (or a function) cannot be found by its import name; "" if it can."""
-    imported_class = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None)
-    return "" if imported_class is cls else f"{import_name(cls)} cannot be imported by that name"
 
 
 def _reason_not_writable(value: Any) -> str:
@@ -252,17 +239,18 @@ def to_json(value: Any) -> Any:
     cls = type(value)
     if hasattr(value, "_fields") or (struct.is_struct(value) and not isinstance(value, type)):
         parts = value._asdict() if hasattr(value, "_fields") else fields_of(value)
-        _check_importable(cls)
-        return {"name": import_name(cls), "parameters": {name: to_json(x) for name, x in parts.items()}}
+        return {"name": _importable_name(cls), "parameters": {name: to_json(x) for name, x in parts.items()}}
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
-        _check_importable(value)
-        return {"imported": import_name(value)}
+        return {"imported": _importable_name(value)}
     raise ShoalError(f"a value of type {cls.__name__} cannot be written as JSON")
 
 
-def _check_importable(target: Any) -> None:
-    if reason := _reason_not_importable(target):
-        raise ShoalError(reason)
+def _importable_name(target: Any) -> str:
+    """Return the import name of a class or a function, if it can be found by it."""
+    name = import_name(target)
+    if getattr(sys.modules.get(target.__module__), target.__qualname__, None) is not target:
+        raise ShoalError(f"{name} cannot be imported by that name")
+    return name
 
 
 def _array_to_json(array: Any) -> Any:
@@ -309,11 +297,8 @@ def from_json(value: Any) -> Any:
 
 def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
     """Read an array as a NumPy array, since deciding a run may not start a device."""
-    try:
-        array = np.asarray(saved["values"], np.dtype(saved["dtype"]))
-        return array.reshape(saved.get("shape", array.shape))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ShoalError(f"the array {saved!r:.100} is damaged: {error}") from error
+    array = np.asarray(saved["values"], np.dtype(saved["dtype"]))
+    return array.reshape(saved.get("shape", array.shape))
 
 
 def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from shoal.config.struct import Bounds
 from shoal.config.traced import check_static
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller numbers to 0
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_parameters(env: Any) -> None:
@@ -96,7 +96,7 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds, as it is and as float32.
 
     Raises:
-      ShoalError: a number does not, or is too large or too small for float32.
+      ShoalError: a number does not, or is too large for float32.
     """
     if isinstance(value, jax.core.Tracer):
         return
@@ -104,16 +104,11 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         value = math.inf if value > 0 else -math.inf
     struct.check_bounds(name, value, bounds)
     numbers = np.asarray(value, np.float64)
-    with np.errstate(over="ignore", under="ignore"):
-        as_float32 = np.asarray(numbers, np.float32)
-    is_overflow = np.isfinite(numbers) & ~np.isfinite(as_float32)
-    is_underflow = (numbers != 0) & (np.abs(as_float32) < SMALLEST_NORMAL)
-    if np.any(is_overflow) or (np.any(is_underflow) and not bounds.contains(0.0)):
-        wrong = numbers[is_overflow | is_underflow].ravel()[0]
-        wrong_as_float32 = as_float32[is_overflow].ravel()[0] if np.any(is_overflow) else 0.0
+    overflow = numbers[np.isfinite(numbers) & (np.abs(numbers) > LARGEST)]
+    if overflow.size:
         raise ShoalError(
-            f"{name}={wrong:g} is out of bounds: in float32, in which everything is computed, it is "
-            f"{wrong_as_float32:g}, and it must be {bounds if bounds.has_finite() else 'finite'}."
+            f"{name}={overflow[0]:g} is out of bounds: in float32, in which everything is computed, it is "
+            f"{math.copysign(math.inf, overflow[0])}, and it must be {bounds if bounds.has_finite() else 'finite'}."
         )
 
 
@@ -184,12 +179,10 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
 def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
     """Return the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common ones first."""
     allowed = getattr(declared, "dtypes", ())
+    if not isinstance(allowed, tuple | list):  # `Shaped` allows any, and has no list of them
+        return ()
     common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
-    return (
-        (*common, *(name for name in allowed if name not in common))
-        if isinstance(allowed, tuple | list)
-        else ()
-    )
+    return (*common, *allowed)
 
 
 def _is_array_type(declared: Any) -> bool:

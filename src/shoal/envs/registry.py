@@ -249,12 +249,11 @@ def documentation(name: str) -> str:
     """
     entry = _entry(name)
     first, _, rest = (inspect.getdoc(resolve(name, entry.constructor)) or "").partition("\n")
-    settings = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
-    return (
-        f"{first} ({settings})".strip() + (f"\n{rest}" if rest else "")
-        if settings
-        else f"{first}\n{rest}".strip()
-    )
+    if settings := ", ".join(
+        f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT
+    ):
+        first = f"{first} ({settings})"
+    return f"{first}\n{rest}".strip()
 
 
 def bounds_of(name: str) -> dict[str, Bounds]:
@@ -321,7 +320,8 @@ def _entry(name: str) -> Registration:
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):
-        return _family_entry(prefix, name.removeprefix(prefix))
+        adapter, own_name = FAMILIES[prefix].adapter(), name.removeprefix(prefix)
+        return Registration(adapter.constructor_of(own_name), adapter.limit_of(own_name, {}))
     if ":" in name:
         return Registration(name)
     if family := FAMILIES.get(f"{name}/"):
@@ -334,11 +334,6 @@ def _entry(name: str) -> Registration:
         f"did you mean {best!r}?" if best else "`shoal envs` lists them, and module:Name is one of your own"
     )
     raise ShoalError(f"there is no environment {name!r}; {hint}")
-
-
-def _family_entry(prefix: str, name: str) -> Registration:
-    adapter = FAMILIES[prefix].adapter()
-    return Registration(adapter.constructor_of(name), adapter.limit_of(name, {}))
 
 
 def resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
@@ -357,20 +352,14 @@ def _constructor_parameters(constructor: Callable[..., Environment]) -> dict[str
     """Return a constructor's parameters by name, their annotations as types where they can be resolved."""
     from shoal.envs.parameters import declared_types  # noqa: PLC0415  (imports JAX)
 
-    has_hints = inspect.isclass(constructor) or inspect.isfunction(constructor)
-    hints = declared_types(constructor) if has_hints else {}
+    hints = declared_types(constructor)
     fields: Iterable[Any] = dataclasses.fields(constructor) if dataclasses.is_dataclass(constructor) else ()
     factory_defaults = {
         x.name: x.default_factory() for x in fields if x.default_factory is not dataclasses.MISSING
     }
-    try:
-        declared = inspect.signature(constructor).parameters
-    except (TypeError, ValueError) as error:
-        name = getattr(constructor, "__name__", str(constructor))
-        raise ShoalError(f"{name} cannot make an environment: its parameters are unknown") from error
     return {
         name: x.replace(annotation=hints.get(name, Any), default=factory_defaults.get(name, x.default))
-        for name, x in declared.items()
+        for name, x in inspect.signature(constructor).parameters.items()
     }
 
 

@@ -80,9 +80,9 @@ class ParticleWorld(abc.ABC):
     def observe(self, state: Any) -> Array:
         """Return the observation of each agent, [A, observation_size]."""
 
-    @abc.abstractmethod
     def observe_world(self, state: Any) -> Array:
-        """Return the vector of the whole world, [global_state_size]."""
+        """Return the vector of the whole world, [global_state_size]: all entries of the state."""
+        return jnp.concatenate([x.reshape(-1) for x in state])
 
     def legal_actions(self) -> np.ndarray | None:
         """Return the mask of the actions that each agent has, [A, 5]; None where all have all."""

@@ -95,10 +95,6 @@ class Spread(ParticleWorld):
         )
         return jnp.concatenate(parts, axis=1)
 
-    def observe_world(self, state: SpreadState) -> Array:
-        """Return the whole state as a vector, [6 A]."""
-        return jnp.concatenate([x.reshape(-1) for x in state])
-
     def rewards(self, state: SpreadState) -> tuple[Array, Mapping[str, Array]]:
         """Return the mean of the common reward and each agent's penalty for touching others."""
         nearest = jnp.min(particles.distances(state.landmarks, state.position), axis=1)

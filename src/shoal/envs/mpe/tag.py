@@ -137,10 +137,6 @@ class Tag(ParticleWorld):
         to_prey = jnp.pad(to_prey, ((0, 0), (0, 1), (0, 0)))
         return particles.flat(jnp.concatenate([to_adversaries, to_prey]))
 
-    def observe_world(self, state: TagState) -> Array:
-        """Return the whole state as a vector."""
-        return jnp.concatenate([x.reshape(-1) for x in state])
-
     def rewards(self, state: TagState) -> tuple[Array, Mapping[str, Array]]:
         """Return the adversaries' reward for catches, and each prey's penalty for them and for leaving the field."""
         caught = self.caught(state)
