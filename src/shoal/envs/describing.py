@@ -56,7 +56,7 @@ def describe(environment: Environment) -> Description:
         (name, _own_parameters(name, inner, wrapper_parameters))
         for name in registry.names_of_class(type(inner))
     ]
-    if is_adapted and getattr(inner, "given_world", inner) is None:  # JaxMARL's, made by a name
+    if is_adapted and getattr(inner, "world_name", ""):  # JaxMARL's, made by a name
         name = f"{registry.family_of_object(inner.world)}{inner.world_name}"
         candidates.append((name, _own_parameters(name, inner, wrapper_parameters) | dict(inner.arguments)))
     candidates.sort(key=lambda candidate: len(candidate[1]))

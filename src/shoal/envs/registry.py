@@ -130,10 +130,11 @@ def adapted(environment: Any) -> Any:
     Raises:
       ShoalError: the adapter cannot use it.
     """
-    made = environment[0] if isinstance(environment, tuple) and environment else environment
+    is_pair = isinstance(environment, tuple) and len(environment) == 2
+    made = environment[0] if is_pair else environment
     family = FAMILIES.get(family_of_object(made))
     is_state = not hasattr(made, "step")  # or parameters
-    if family is None or is_state or not (made is environment or family.makes_pairs):
+    if family is None or is_state or (is_pair and not family.makes_pairs):
         return environment
     return family.adapter().adapted(environment)
 

@@ -101,11 +101,6 @@ class GymnaxSuite(Suite):
         """Return gymnax's classes by name."""
         return packages.import_suite(self.prefix, "gymnax.registration")._registry
 
-    def documentation(self, name: str) -> str:
-        """Return the class and its package."""
-        owner = "your own" if ":" in name else self.family.title
-        return f"{type(self.world_of(name, ())).__name__}, of {owner}."
-
     def parameters(self, name: str) -> Parameters:
         """Return the parameters of the class and those of its `params`, but for a limit that Shoal keeps."""
         usual = self.world_of(name, ())
@@ -128,52 +123,16 @@ class GymnaxSuite(Suite):
             changes[k] = float(value) if is_float else value
         return _environment(world, world.default_params, changes)
 
-    def require(self, name: str, world: Any) -> None:
-        """Require gymnax's functions of an object that neither wraps another nor begins new episodes itself."""
-        super().require(name, world)
-        subject = subject_of(name, world)
-        # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not
-        # change.
-        if not hasattr(type(world), "step_env"):
-            raise ShoalError(
-                f"{subject} has no `step_env` of its own; give the environment inside the wrapper"
-            )
-        if packages.is_one_of(world, "craftax", ("EnvironmentAutoReset",)):
-            raise ShoalError(
-                f"{subject} begins new episodes itself; give one that does not, as Craftax's NoAutoReset do"
-            )
-
     def limit(self, world: Any, params: Any = None) -> int | None:
         """Return the limit that Shoal keeps in place of the package, None where there is none or the package does."""
-        default = world.default_params
-        params = default if params is None else params
-        where = type(world).__name__
-        if type(params) is not type(default):
-            raise ShoalError(
-                f"{where} has other parameters than the pair's; give those that `gymnax.make` gives"
-            )
+        params = world.default_params if params is None else params
         name = limit_name(params)
-        limit = getattr(params, name, None)
-        if not observes_time(world):
-            return check_count(where, name, limit)
-        check_value(f"{where}: {name}", limit, float | None, Bounds(low=1))
-        return None
+        limit = None if observes_time(world) else getattr(params, name, None)
+        return check_count(type(world).__name__, name, limit)
 
     def environment(self, world: Any, params: Any = None) -> Environment:
         """Make the environment of an object, by default with its usual parameters."""
         return _environment(world, world.default_params if params is None else params, {})
-
-    def adapted(self, given: Any) -> Environment:
-        """Make an environment, with its time limit, of an object or of the pair that `gymnax.make` returns.
-
-        Raises:
-          ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do, or is a wrapper.
-        """
-        if isinstance(given, tuple) and len(given) != 2:
-            raise ShoalError(
-                f"a tuple of {len(given)} is not the pair that `gymnax.make` returns: an object and its parameters"
-            )
-        return super().adapted(given)
 
 
 class CraftaxSuite(GymnaxSuite):
@@ -187,6 +146,15 @@ class CraftaxSuite(GymnaxSuite):
     def class_parameters(self, name: str) -> Parameters:
         """Return those of a user's class; Craftax's own have none."""
         return super().class_parameters(name) if ":" in name else {}
+
+    def require(self, name: str, world: object) -> None:
+        """Require gymnax's functions of an object that does not begin new episodes itself."""
+        super().require(name, world)
+        if packages.is_one_of(world, "craftax", ("EnvironmentAutoReset",)):
+            raise ShoalError(
+                f"{subject_of(name, world)} begins new episodes itself; give one that does not, as Craftax's "
+                "NoAutoReset do"
+            )
 
 
 GYMNAX, CRAFTAX = GymnaxSuite("gymnax/"), CraftaxSuite("craftax/")

@@ -12,12 +12,12 @@ from shoal.types import Array, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
-def subject_of(name: str, world: Any) -> str:
+def subject_of(name: str, world: object) -> str:
     """Return the beginning of a sentence about an object, which a name made if it is not empty."""
     return f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
 
 
-def require_interface(name: str, world: Any, *attributes: str) -> None:
+def require_interface(name: str, world: object, *attributes: str) -> None:
     """Require that an object has the attributes of a convention, is no wrapper, and can be hashed.
 
     Args:
@@ -25,14 +25,16 @@ def require_interface(name: str, world: Any, *attributes: str) -> None:
     Raises:
       ShoalError: it is not so.
     """
-    subject = subject_of(name, world)
-    if getattr(world, "unwrapped", world) is not world:
+    subject, own = subject_of(name, world), dir(world)
+    # gymnax's and JaxMARL's wrappers pass on attributes of the object inside, whose steps they would not change.
+    passes_on = any(hasattr(world, x) for x in attributes if x not in own)
+    if passes_on or getattr(world, "unwrapped", world) is not world:
         raise ShoalError(
-            f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped`: Shoal has its own "
-            "time limit, batch and starts"
+            f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped` or `world._env`: "
+            "Shoal has its own time limit, batch and starts"
         )
     for attribute in attributes:
-        if not hasattr(type(world), attribute) and not hasattr(world, attribute):
+        if attribute not in own:
             needed = ", ".join(f"`{x}`" for x in attributes)
             raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
     try:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import urllib.error
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,9 @@ from shoal.envs.suites.static_values import changed_arguments, declare, defaults
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree
 
-Arguments = tuple[tuple[str, Any], ...]  # names and values, hashable
+Arguments = tuple[tuple[str, object], ...]  # names and values, hashable
 Parameters = dict[str, inspect.Parameter]
+World = TypeVar("World")  # the objects of a package
 
 
 class Facts(NamedTuple):
@@ -34,14 +35,14 @@ class Facts(NamedTuple):
 
     state: PyTree  # after a step
     observation: PyTree
-    info: Mapping[str, Any]
+    info: Mapping[str, jax.ShapeDtypeStruct]
 
     def no_info(self) -> dict[str, Array]:
         """Return the `info` of a reset, which is zeros."""
         return {name: jnp.zeros(x.shape, x.dtype) for name, x in self.info.items()}
 
 
-def trace(world: Any, play: Callable[[Array], tuple[PyTree, PyTree, Mapping[str, Any]]]) -> Facts:
+def trace(world: object, play: Callable[[Array], tuple[PyTree, PyTree, Mapping[str, Array]]]) -> Facts:
     """Read the facts about an object from a function of a key, which resets it and makes a step.
 
     Raises:
@@ -53,7 +54,7 @@ def trace(world: Any, play: Callable[[Array], tuple[PyTree, PyTree, Mapping[str,
         return Facts(*jax.eval_shape(play, key))
 
 
-def numbers_of(info: Mapping[str, Any], dtype: Any = None) -> dict[str, Array]:
+def numbers_of(info: Mapping[str, object], dtype: jax.typing.DTypeLike | None = None) -> dict[str, Array]:
     """Return the entries that are numbers or arrays, as arrays of their own dtype or the given one."""
     kinds = bool | int | float | np.ndarray | jax.Array
     numbers = {name: jnp.asarray(x, dtype) for name, x in info.items() if isinstance(x, kinds)}
@@ -67,7 +68,7 @@ class Adapted:
     world: Any
 
 
-class Suite:
+class Suite(Generic[World]):
     """A package's environments, by name and from its objects.
 
     A package has `makers`, a convention `interface`, `environment` and `limit`; the other methods are
@@ -82,19 +83,19 @@ class Suite:
         self.world_of = functools.cache(self._world_of)
         self.constructor_of = functools.cache(self._constructor_of)
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., World] | str]:
         """Return the class, or the function, that makes the object of each of the package's own names."""
         raise NotImplementedError
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: World, *params: PyTree) -> Environment:
         """Make the environment of an object (and of its parameters), whose own time limit is put out of reach."""
         raise NotImplementedError
 
-    def limit(self, world: Any, *params: Any) -> int | None:
+    def limit(self, world: World, *params: PyTree) -> int | None:
         """Return an object's time limit in steps, for Shoal to keep; None where it has none or keeps it itself."""
         return None
 
-    def require(self, name: str, world: Any) -> None:
+    def require(self, name: str, world: World) -> None:
         """Require that an object, which a name made if it is not empty, has the convention's functions."""
         require_interface(name, world, *self.interface)
 
@@ -110,19 +111,19 @@ class Suite:
         """Return the sentence that `shoal envs` shows of a name."""
         return f"{name} of {self.family.title}."
 
-    def portable_parameters(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def portable_parameters(self, name: str, parameters: Mapping[str, object]) -> dict[str, object]:
         """Return the parameters that a run writes down."""
         return dict(parameters)
 
-    def values(self, name: str, arguments: Arguments) -> dict[str, Any]:
+    def values(self, name: str, arguments: Arguments) -> dict[str, object]:
         """Return the values of static arguments, as the maker takes them."""
         return dict(arguments)
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name from the parameters of `make`."""
         return self.environment(self.world_of(name, self.arguments(name, parameters)))
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., World]:
         """Return the class, or the function, that makes the object of a name, which may be `module:Name`.
 
         Raises:
@@ -130,8 +131,8 @@ class Suite:
         """
         if ":" in name:
             packages.import_suite(self.prefix)
-            return resolve(f"{self.prefix}{name}", name)
-        makers = self.makers()
+            return cast(Callable[..., World], resolve(f"{self.prefix}{name}", name))
+        makers: Mapping[str, Any] = self.makers()
         if name not in makers:
             best = closest_environment(self.prefix + name, [self.prefix + x for x in makers])
             there_are = f"there are {', '.join(makers)}, and module:Name for a class of your own"
@@ -139,11 +140,11 @@ class Suite:
             raise ShoalError(f"there is no environment {self.prefix + name!r}; {hint}")
         return makers[name]
 
-    def arguments(self, name: str, parameters: Mapping[str, Any]) -> Arguments:
+    def arguments(self, name: str, parameters: Mapping[str, object]) -> Arguments:
         """Return those of an object's parameters that are not the default, in order."""
         return changed_arguments(f"{self.prefix}{name}", parameters, self.class_parameters(name))
 
-    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> int | None:
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> int | None:
         """Return the time limit in steps of a name, for Shoal to keep; None where there is none."""
         arguments = self.arguments(name, parameters)
         world = self.world_of(name, arguments)
@@ -163,12 +164,12 @@ class Suite:
         limit, made = self.limit(world, *params), self.environment(world, *params)
         return made if limit is None else TimeLimit(made, limit)
 
-    def _cannot_be_made(self, name: str, given: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
+    def _cannot_be_made(self, name: str, given: Iterable[tuple[str, object]], error: Exception) -> ShoalError:
         """Make the error for an object that its package does not make with these arguments."""
         arguments = ", ".join(f"{k}={short_repr(x)}" for k, x in given) or "its defaults"
         return ShoalError(f"{self.prefix}{name} cannot be made with {arguments}: {describe_error(error)}")
 
-    def _world_of(self, name: str, arguments: Arguments) -> Any:
+    def _world_of(self, name: str, arguments: Arguments) -> World:
         """Make the package's object of a name.
 
         Raises:
@@ -195,7 +196,7 @@ class Suite:
           ShoalError: there is no such name, or its package is not installed.
         """
 
-        def make(**parameters: Any) -> Environment:
+        def make(**parameters: object) -> Environment:
             try:
                 return self.made(name, parameters)
             except packages.ConventionError as error:
