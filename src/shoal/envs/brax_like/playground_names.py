@@ -80,17 +80,9 @@ def _config(name: str) -> dict[str, Any]:
     """Return the entries of a name's default config by flat names; empty for a user's class."""
     if ":" in name:
         return {}
+    flat = import_suite(PREFIX, "flax.traverse_util").flatten_dict  # flax comes with Playground
     with undisturbed():
-        return _flat(_registry().get_default_config(name).to_dict())
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= (
-            _flat(value, f"{prefix}{name}{NESTED}") if isinstance(value, Mapping) else {prefix + name: value}
-        )
-    return flat
+        return flat(_registry().get_default_config(name).to_dict(), sep=NESTED)
 
 
 def _load(name: str, **values: Any) -> Any:

@@ -7,7 +7,7 @@ that observe the time keep theirs, as a truncation.
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -55,7 +55,9 @@ class GymnaxLike(Adapted):
     @property
     def observation_space(self) -> Space:
         """The package's space; unbounded where its bounds depend on parameters that are not known."""
-        return _spaces(self.world, _known(self.world, self.params))[0].space
+        if not _is_known(self.world, self.params):
+            return _usual_observations(self.world).space
+        return _observations(self.world, self.params).space
 
     def reset(self, key: Array) -> tuple[State, TimeStep]:
         """Start a new episode; `info` is zeros."""
@@ -80,7 +82,7 @@ class GymnaxLike(Adapted):
 
     def _shown(self, observation: PyTree) -> PyTree:
         """Return the observation in the dtypes of its space, which may differ from those that are made."""
-        return _spaces(self.world, None)[0].to_shoal(observation)
+        return _usual_observations(self.world).to_shoal(observation)
 
 
 @environment
@@ -178,7 +180,10 @@ def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environ
         params = params.replace(**changes) if changes else params
         # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
         params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
-        actions = _spaces(world, _known(world, params))[1]
+        with packages.undisturbed():
+            actions = converted(
+                world.action_space(params if _is_known(world, params) else world.default_params)
+            )
     kind = DrawnGymnaxLike if gymnax_pictures.can_draw(world) else GymnaxLike
     return kind(params, world, actions)  # type: ignore[return-value]
 
@@ -206,29 +211,25 @@ def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]
     return numbers_of({name: x for name, x in info.items() if name != "discount"})
 
 
-def _known(world: Any, params: Any) -> Hashable | None:
-    """Return the structure of parameters, and the value of each with an array's dtype.
-
-    None where one is traced, or differs between environments of a stack.
-    """
-    (leaves, structure), own = jax.tree.flatten(params), jax.tree.leaves(world.default_params)
-    is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) or any(
-        np.ndim(x) != np.ndim(y) for x, y in zip(leaves, own, strict=False)
+def _is_known(world: Any, params: PyTree) -> bool:
+    """Report whether parameters are numbers, neither traced nor those of a stack of environments."""
+    leaves, own = jax.tree.leaves(params), jax.tree.leaves(world.default_params)
+    return not any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) and all(
+        np.ndim(x) == np.ndim(y) for x, y in zip(leaves, own, strict=False)
     )
-    pairs = [(x, x.dtype.name if isinstance(x, jax.Array) or np.ndim(x) else "") for x in leaves]
-    return None if is_unknown else (structure, static_values.to_static("params", pairs))
+
+
+def _observations(world: Any, params: PyTree) -> Converted:
+    """Return the space of observations for parameters."""
+    with packages.undisturbed(), packages.by_convention(world):
+        return converted(world.observation_space(params), _facts(world).observation)
 
 
 @functools.cache
-def _spaces(world: Any, known: Any) -> tuple[Converted, Converted]:
-    """Return the spaces of observations and actions for what is known of parameters, None where nothing is."""
-    params = world.default_params
-    with packages.undisturbed(), packages.by_convention(world):
-        if known is not None:
-            leaves = [jnp.asarray(x, dtype) if dtype else x for x, dtype in known[1]]
-            params = jax.tree.unflatten(known[0], leaves)
-        observation = converted(world.observation_space(params), _facts(world).observation)
-        action, space = converted(world.action_space(params)), observation.space
-    if known is None and isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.floating):
-        observation = Converted(Box(-np.inf, np.inf, space.shape, space.dtype))
-    return observation, action
+def _usual_observations(world: Any) -> Converted:
+    """Return the space of observations for parameters that are not known, on which its bounds may depend."""
+    observations = _observations(world, world.default_params)
+    space = observations.space
+    if isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.floating):
+        return Converted(Box(-np.inf, np.inf, space.shape, space.dtype))
+    return observations
