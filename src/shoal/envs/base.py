@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ __all__ = ["Environment", "TimeStep", "parameter", "restart", "static", "transit
 T = TypeVar("T")
 
 REQUIRED = ("observation_space", "action_space", "reset", "step")
-DEFAULTS: Mapping[str, Any] = {
+DEFAULTS: Mapping[str, object] = {
     **{"num_agents": 1, "roles": (), "team_return": "sum", "pays_absent": False},
     **{"info_summaries": MappingProxyType({}), "critic_only": (), "actor_only": ()},
 }
@@ -117,7 +117,7 @@ class Wrapper:
         """Return the inner environment's state; the same state, unless the wrapper has a state of its own."""
         return state
 
-    def render(self, state: State, past: Sequence[State] = ()) -> Any:
+    def render(self, state: State, past: Sequence[State] = ()) -> np.ndarray:
         """Draw the inner environment's state; see the function `render`."""
         return render(self.env, self.inner_state(state), [self.inner_state(x) for x in past])
 

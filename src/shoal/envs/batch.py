@@ -5,7 +5,7 @@ time-step was `last`, the next step ignores its action and returns the `first` t
 (reward 0, discount 1).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from shoal.types import Array, Environment, PyTree, State, TimeStep, contract
 from shoal.types.spaces import Space
 from shoal.xla import sparse_updates
 from shoal.xla.backend import by_platform
+
+T = TypeVar("T")
 
 RESET_POLICIES = ("fresh", "pool", "optimistic", "first")
 
@@ -232,16 +234,16 @@ def _type_of_one(leaf: Array) -> str:
     return f"{leaf.dtype}{list(leaf.shape[1:])}"
 
 
-def _without_weak_types(tree: Any) -> Any:
+def _without_weak_types(tree: T) -> T:
     """Remove weak types, so that a Python number in an environment does not change a scan's carry."""
 
-    def strengthen(x: Any) -> Array:
+    def strengthen(x: Array) -> Array:
         x = jnp.asarray(x)
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return x
         return jax.lax.convert_element_type(x, x.dtype)
 
-    return jax.tree.map(strengthen, tree)
+    return cast(T, jax.tree.map(strengthen, tree))
 
 
 def _allow_all_at_the_end(timestep: TimeStep) -> TimeStep:

@@ -38,7 +38,7 @@ class Description(NamedTuple):
     """The name and parameters by which `make` makes an environment again, and the reasons where it cannot."""
 
     name: str
-    parameters: Mapping[str, Any]  # complete: includes those that have their default value
+    parameters: Mapping[str, object]  # complete: includes those that have their default value
     gaps: Mapping[str, str]  # the reason, by the parameter (or CLASS_KEY) that could not be written down
 
 
@@ -75,14 +75,14 @@ def describe(environment: Environment) -> Description:
     )
 
 
-def _name_of_adapted(environment: Any) -> str:
+def _name_of_adapted(environment: object) -> str:
     """Return the import name of the object in an adapter, after its package's prefix; "" for another environment."""
     if not isinstance(environment, Adapted):
         return ""
     return f"{registry.family_of_object(environment.world)}{import_name(type(environment.world))}"
 
 
-def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
+def describe_named(name: str, parameters: Mapping[str, object]) -> Description:
     """Describe the environment that `make(name, **parameters)` makes.
 
     Default values are written down, so that the environment stays the same if a later version has other
@@ -107,7 +107,7 @@ def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
     )
 
 
-def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Environment, Description]:
+def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, object]) -> tuple[Environment, Description]:
     """Make the environment that `description_to_json` wrote down, with some parameters overridden.
 
     Raises:
@@ -141,16 +141,16 @@ def description_to_json(description: Description) -> dict[str, Any]:
     return {"name": description.name, "parameters": parameters} | gaps
 
 
-def fields_of(environment: Any) -> dict[str, Any]:
+def fields_of(environment: object) -> dict[str, object]:
     """Return the fields of an environment by name; empty if it is not a dataclass."""
     fields = dataclasses.fields(environment) if dataclasses.is_dataclass(environment) else ()
     return {field.name: getattr(environment, field.name) for field in fields if field.init}
 
 
-def trees_equal(one: Any, other: Any) -> bool:
+def trees_equal(one: object, other: object) -> bool:
     """Report whether two trees have equal structures and leaves; dtypes count, except those of numbers."""
     leaves = jax.tree.leaves(one), jax.tree.leaves(other)
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
+    structures: list[object] = [jax.tree.structure(tree) for tree in (one, other)]
     try:
         return structures[0] == structures[1] and all(
             _leaves_equal(x, y) for x, y in zip(*leaves, strict=True)
@@ -166,7 +166,7 @@ def _leaves_equal(x: Any, y: Any) -> bool:
     return len(dtypes) <= 1 and np.array_equal(x, y)
 
 
-def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
+def _unwrap(environment: object) -> tuple[Any, dict[str, int | None]]:
     """Remove the wrappers that `make` adds to every environment, and return the rest and their parameters.
 
     A wrapper stays where its parameter is one of the environment's own, which `make` leaves to it.
@@ -181,7 +181,7 @@ def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
     }
 
 
-def _own_parameters(name: str, inner: Any, wrapper_parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _own_parameters(name: str, inner: object, wrapper_parameters: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters with which a name may make an environment: those that differ from the name's own.
 
     The parameters of a wrapper include those of the environment that it holds, for names whose function makes
@@ -208,7 +208,7 @@ def _reason_not_equal(description: Description, environment: Environment) -> str
     return "" if is_same else "made from its own fields it is another environment"
 
 
-def _reason_not_writable(value: Any) -> str:
+def _reason_not_writable(value: object) -> str:
     """Return why a value cannot be written down; "" if it can."""
     try:
         to_json(value)
@@ -217,7 +217,7 @@ def _reason_not_writable(value: Any) -> str:
     return ""
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any) -> object:
     """Convert a parameter to JSON values, infinities excepted; `from_json` reads it back.
 
     Raises:
@@ -253,7 +253,7 @@ def _importable_name(target: Any) -> str:
     return name
 
 
-def _array_to_json(array: Any) -> Any:
+def _array_to_json(array: np.ndarray | np.generic | jax.Array) -> object:
     """Convert an array to its values and dtype, or a scalar array to a number."""
     if array.size > MAX_ARRAY_SIZE:
         raise ShoalError(
@@ -270,14 +270,14 @@ def _array_to_json(array: Any) -> Any:
     return {"dtype": dtype.name, "values": values} | shape
 
 
-def decode_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def decode_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, object]:
     """Read the saved parameters of a name; a parameter that is declared as text stays text, even "inf"."""
     known = registry.parameters_of(name)
     texts = {parameter for parameter, declared in known.items() if declared.annotation in (str, str | None)}
     return {k: x if k in texts else from_json(x) for k, x in parameters.items()}
 
 
-def from_json(value: Any) -> Any:
+def from_json(value: object) -> object:
     """Read a value that `to_json` wrote; lists become tuples, since a static value must be hashable.
 
     Raises:
@@ -301,7 +301,7 @@ def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
     return array.reshape(saved.get("shape", array.shape))
 
 
-def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
+def _named_from_json(name: str, parameters: Mapping[str, object]) -> object:
     """Make an environment from its name, or a struct or NamedTuple from its class."""
     cls = import_object(name) if ":" in name else None
     if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):

@@ -11,7 +11,7 @@ from shoal.types import Environment
 from shoal.xla.jax_settings import require_usable
 
 
-def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
+def environment_of(environment: str | Environment, parameters: Mapping[str, object]) -> Environment:
     """Make an environment by its name and parameters, or return the given one.
 
     Raises:

@@ -41,7 +41,7 @@ class Registration(NamedTuple):
 
     constructor: Callable[..., Environment] | str  # a callable, or "module:attribute" (imported when made)
     max_episode_steps: int | None = None
-    parameters: Mapping[str, Any] = MappingProxyType({})
+    parameters: Mapping[str, object] = MappingProxyType({})
 
 
 # Shoal's own, without the checks of `register`, which every command would wait for.
@@ -82,7 +82,7 @@ def register(
     constructor: Callable[..., Environment] | str,
     *,
     max_episode_steps: int | None = None,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
     replace: bool = False,
 ) -> None:
     """Register a name for an environment.
@@ -139,18 +139,18 @@ def adapted(environment: Any) -> Any:
     return family.adapter().adapted(environment)
 
 
-def family_of_object(world: Any) -> str:
+def family_of_object(world: object) -> str:
     """Return the prefix of the package whose class an object is of, or inherits from; "" if there is none."""
     packages = _packages_of(world)
     return next((prefix for prefix, family in FAMILIES.items() if family.package in packages), "")
 
 
-def _packages_of(world: Any) -> set[str]:
+def _packages_of(world: object) -> set[str]:
     return {cls.__module__.partition(".")[0] for cls in type(world).__mro__}
 
 
 @reports_user_code
-def make(name: str, /, **parameters: Any) -> Environment:
+def make(name: str, /, **parameters: object) -> Environment:
     """Make the environment of a name.
 
     Args:
@@ -179,7 +179,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
         if parameter not in data:
             check_static(f"{name}: {parameter}", value)
     # The parameters of wrappers, unless the environment has its own of that name.
-    wrapper_parameters = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
+    wrapper_parameters: dict[str, Any] = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
         wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():
@@ -191,7 +191,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
     return _wrap(env, wrapper_parameters[TIME_LIMIT], wrapper_parameters[TRIAL])
 
 
-def default_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
+def default_limit(name: str, parameters: Mapping[str, object]) -> int | None:
     """Return the time limit in steps of an environment with these parameters, None for none.
 
     Another package's environment may have one that depends on them, such as a size.
@@ -202,7 +202,7 @@ def default_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
     return FAMILIES[prefix].adapter().limit_of(name.removeprefix(prefix), parameters)
 
 
-def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def portable_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, object]:
     """Convert the parameters of an environment to those that a run writes down.
 
     An environment with parameters that name something that may change or move, such as a file, has a static
@@ -212,7 +212,7 @@ def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, A
     return {k: os.fspath(x) if isinstance(x, os.PathLike) else x for k, x in to_portable(parameters).items()}
 
 
-def registered_parameters(name: str) -> Mapping[str, Any]:
+def registered_parameters(name: str) -> Mapping[str, object]:
     """Return the parameters that a name itself sets."""
     return _entry(name).parameters
 
@@ -297,7 +297,7 @@ def names_of_class(cls: type) -> list[str]:
     )
 
 
-def _if_imported(constructor: Callable[..., Environment] | str) -> Any:
+def _if_imported(constructor: Callable[..., Environment] | str) -> object:
     """Return a constructor if it is Shoal's own or its module is imported; other modules cannot have made an object."""
     if not isinstance(constructor, str):
         return constructor
@@ -367,10 +367,10 @@ def _constructor_parameters(constructor: Callable[..., Environment]) -> dict[str
 def _check_parameter(
     name: str,
     parameter: str,
-    value: Any,
+    value: object,
     known: Mapping[str, inspect.Parameter],
     bounds: Mapping[str, Bounds],
-) -> Any:
+) -> object:
     """Validate and return a parameter's value."""
     from shoal.envs import parameters  # noqa: PLC0415  (imports JAX)
 
@@ -409,7 +409,7 @@ def check_count(name: str, parameter: str, value: Any) -> int | None:
     return count
 
 
-def check_is_environment(subject: str, env: Any) -> None:
+def check_is_environment(subject: str, env: object) -> None:
     """Require that an object has the attributes and methods of an environment.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
-from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
+from shoal.types import GLOBAL_STATE, OBSERVATION, Environment, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 STATE = "state"  # the entry that shows hidden numbers to the critic
@@ -21,15 +21,15 @@ STATE = "state"  # the entry that shows hidden numbers to the critic
 class BeginningWrapper(Wrapper):
     """A base of wrappers that change how an episode begins, by `_begin`, whichever way it is started."""
 
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """Start a new episode."""
         return self._begin(*self.env.reset(key))
 
-    def again(self, state: State, key: jax.Array) -> tuple[Any, TimeStep]:
+    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """Start a new episode of the same task."""
         return self._begin(*again(self.env, self.inner_state(state), key))
 
-    def _begin(self, inner: State, timestep: TimeStep) -> tuple[Any, TimeStep]:
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ class TimeLimit(BeginningWrapper):
 
     def __post_init__(self) -> None:
         """Take the limit inside where it is smaller, and its place where nothing is between."""
-        inner: Any = self.env
+        inner = self.env
         while isinstance(inner, Wrapper) and type(inner).__module__ == __name__:
             if isinstance(inner, TimeLimit):
                 object.__setattr__(self, "max_steps", min(self.max_steps, inner.max_steps))
@@ -272,7 +272,7 @@ def with_hidden_entries(
     """
 
     @functools.wraps(constructor, updated=())
-    def make(*args: Any, critic_state: bool = False, **parameters: Any) -> Hide:
+    def make(*args: object, critic_state: bool = False, **parameters: object) -> Hide:
         return Hide(constructor(*args, **parameters), hidden, critic_state)
 
     inner = inspect.signature(constructor)
