@@ -1,7 +1,6 @@
 """The environment that a caller gives: by its name, or itself."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments

@@ -12,7 +12,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.envs.base import TimeStep, Wrapper, again, environment, parameter
-from shoal.types import GLOBAL_STATE, OBSERVATION, Environment, PyTree, State
+from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 STATE = "state"  # the entry that shows hidden numbers to the critic

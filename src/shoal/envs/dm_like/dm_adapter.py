@@ -124,12 +124,12 @@ class DMSuite(Suite):
 
     interface = ("reset", "step", "action_spec", "observation_spec")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return the functions that make Jumanji's objects by name."""
         names = packages.import_suite(self.prefix, "jumanji.registration")._REGISTRY
         return {x: functools.partial(packages.import_suite(self.prefix).make, x) for x in sorted(names)}
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., object]:
         """Return the class, or the function, that makes the object of a name, without downloads."""
         return functools.partial(_made_offline, self.prefix + name, super().maker(name))
 
@@ -142,13 +142,13 @@ class DMSuite(Suite):
                 maker = registry.load(registry._REGISTRY[name].entry_point)
         return plain_parameters({k: x for k, x in defaults_of(maker).items() if k != LIMIT})
 
-    def limit(self, world: Any, *params: Any) -> int | None:
+    def limit(self, world: Any, *params: PyTree) -> int | None:
         """Return Jumanji's time limit in steps; None where it has none, or keeps it."""
         if packages.is_one_of(world, "jumanji", SIZED_BY_LIMIT):
             return None
         return check_count(type(world).__name__, LIMIT, getattr(world, LIMIT, None))
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: Any, *params: PyTree) -> Environment:
         """Make the environment of an object, which is not changed."""
         own = _without_limit(world)
         _actions(own)  # which refuses some
@@ -158,7 +158,7 @@ class DMSuite(Suite):
 JUMANJI = DMSuite(PREFIX)
 
 
-def _made_offline(name: str, maker: Callable[..., Any], **values: object) -> Any:
+def _made_offline(name: str, maker: Callable[..., object], **values: object) -> Any:
     """Make an object of what Hugging Face's library, by which Jumanji downloads, has downloaded before.
 
     Raises:

@@ -7,7 +7,7 @@ that observe the time keep theirs, as a truncation.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ class GymnaxLike(Adapted):
         bounds are not stacked.
     """
 
-    params: Any
+    params: PyTree
     world: Any = static()
     actions: Converted = static()
 
@@ -99,7 +99,7 @@ class GymnaxSuite(Suite):
 
     interface = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return gymnax's classes by name."""
         return packages.import_suite(self.prefix, "gymnax.registration")._registry
 
@@ -112,7 +112,7 @@ class GymnaxSuite(Suite):
         shown = {x: getattr(default, x) for x in names if x not in LIMITS or observes_time(usual)}
         return self.class_parameters(name) | static_values.plain_parameters(shown)
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name from the parameters of its class and of its `params`."""
         known, of_class = self.parameters(name), self.class_parameters(name)
         world, changes = self.world_of(name, self.arguments(name, parameters)), {}
@@ -121,18 +121,17 @@ class GymnaxSuite(Suite):
             bounds = Bounds(low=1 if k in LIMITS else None)
             check_value(f"{self.prefix}{name}: {k}", value, declared.annotation, bounds)
             # The package's code may require a float where a whole number is given for one.
-            is_float = isinstance(declared.default, float) and isinstance(value, int)
-            changes[k] = float(value) if is_float else value
+            changes[k] = float(value) if isinstance(value, int) and declared.annotation is float else value
         return _environment(world, world.default_params, changes)
 
-    def limit(self, world: Any, params: Any = None) -> int | None:
+    def limit(self, world: Any, params: PyTree = None) -> int | None:
         """Return the limit that Shoal keeps in place of the package, None where there is none or the package does."""
         params = world.default_params if params is None else params
         name = limit_name(params)
         limit = None if observes_time(world) else getattr(params, name, None)
         return check_count(type(world).__name__, name, limit)
 
-    def environment(self, world: Any, params: Any = None) -> Environment:
+    def environment(self, world: Any, params: PyTree = None) -> Environment:
         """Make the environment of an object, by default with its usual parameters."""
         return _environment(world, world.default_params if params is None else params, {})
 
@@ -140,7 +139,7 @@ class GymnaxSuite(Suite):
 class CraftaxSuite(GymnaxSuite):
     """The environments of Craftax, which have no parameters of a class."""
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return what makes the objects that do not begin new episodes themselves."""
         make = packages.import_suite(self.prefix, "craftax.craftax_env").make_craftax_env_from_name
         return {name: functools.partial(make, name, auto_reset=False) for name in self.family.names}
@@ -162,17 +161,17 @@ class CraftaxSuite(GymnaxSuite):
 GYMNAX, CRAFTAX = GymnaxSuite("gymnax/"), CraftaxSuite("craftax/")
 
 
-def observes_time(world: Any) -> bool:
+def observes_time(world: object) -> bool:
     """Report whether the observation holds the time, so that the limit is a part of the task."""
     return packages.is_one_of(world, "gymnax", OBSERVES_TIME)
 
 
-def limit_name(params: Any) -> str:
+def limit_name(params: PyTree) -> str:
     """Return the name of the parameter that is the limit; "" where there is none."""
     return next((name for name in LIMITS if hasattr(params, name)), "")
 
 
-def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environment:
+def _environment(world: Any, params: PyTree, changes: Mapping[str, object]) -> Environment:
     """Make the environment of an object from its parameters and changes of them, with its own limit out of reach."""
     if (name := limit_name(params)) and not observes_time(world):
         changes = {**changes, name: LARGEST_INDEX}
@@ -192,7 +191,7 @@ def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environ
 def _facts(world: Any) -> Facts:
     """Read the facts about an object with its default parameters."""
 
-    def play(key: Array) -> tuple[PyTree, Any, dict[str, Array]]:
+    def play(key: Array) -> tuple[PyTree, PyTree, dict[str, Array]]:
         params = world.default_params
         observation, state = world.reset_env(key, params)
         action = actions.to_package(actions.space.sample(key))
@@ -204,7 +203,7 @@ def _facts(world: Any) -> Facts:
     return trace(world, play)
 
 
-def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]:
+def _info(world: Any, state: State, info: Mapping[str, object]) -> dict[str, Array]:
     """Return the numbers of `info`; in Craftax the achievements so far, which its own has only at an episode's end."""
     if craftax_scores.package_of(world):
         return craftax_scores.achievements(world, state)

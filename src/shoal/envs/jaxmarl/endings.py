@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from shoal.envs.suites.packages import classes_of
-from shoal.types import Array
+from shoal.types import Array, State
 
 
 class PlayedStep(NamedTuple):
     """One step of a world, as JaxMARL makes it."""
 
     world: Any
-    before: Any  # the state
+    before: State  # the state
     actions: tuple[Array, ...]  # in the order of the agents
-    after: Any  # the state
+    after: State  # the state
     is_done: Array  # of the world
 
 
@@ -54,7 +54,7 @@ def battle(state: object) -> Any:
     return getattr(state, "state", state)
 
 
-def battle_is_won(world: Any, state: Any) -> Array:
+def battle_is_won(world: Any, state: State) -> Array:
     """Report whether the allies of SMAX have won; a battle in which nobody survives is not."""
     alive = battle(state).unit_alive
     return jnp.any(alive[: world.num_allies]) & ~jnp.any(alive[world.num_allies :])

@@ -151,7 +151,7 @@ class JaxMARL(Adapted):
         """Remove the axis of agents where there is one agent."""
         return x if self.num_agents > 1 else jax.tree.map(lambda leaf: leaf[0], x)
 
-    def _observation(self, observation: Any) -> PyTree:
+    def _observation(self, observation: PyTree) -> PyTree:
         team = self._team
         rows = zip(team.observations, agent_rows.rows_of(observation, team.names), strict=True)
         of_agents = self._squeeze(
@@ -178,11 +178,11 @@ class JaxMARLSuite(Suite):
 
     interface = ("agents", "reset", "step_env", "observation_space", "action_space")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, str]:
         """Return the names of JaxMARL's classes by name; JaxMARL is imported once one is known."""
         return worlds.CLASSES
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., object]:
         """Return the class, or the function, that makes the object of a name."""
         maker: Any = super().maker(name)
         return getattr(worlds.package(), maker) if isinstance(maker, str) else maker
@@ -195,22 +195,22 @@ class JaxMARLSuite(Suite):
         """Return the parameters of the class and those of `JaxMARL`."""
         return self.class_parameters(name) | plain_parameters({"global_state": False, "team_return": "mean"})
 
-    def values(self, name: str, arguments: Arguments) -> dict[str, Any]:
+    def values(self, name: str, arguments: Arguments) -> dict[str, object]:
         """Return the values of static arguments, those that JaxMARL has tables of by their names."""
         known = self.class_parameters(name)
         return {k: worlds.named_value(name, k, from_static(x, known[k].default)) for k, x in arguments}
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name, which remembers name and arguments."""
-        own = {k: x for k, x in parameters.items() if k in ("global_state", "team_return")}
+        own: dict[str, Any] = {k: x for k, x in parameters.items() if k in ("global_state", "team_return")}
         of_class = {k: x for k, x in parameters.items() if k not in own}
         arguments = self.arguments(name, of_class)
         return JaxMARL(self.world_of(name, arguments), name, arguments, **own)  # type: ignore[return-value]
 
-    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> None:
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> None:
         """Return None: JaxMARL's own limit is kept, and no object is made to know it."""
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: Any, *params: PyTree) -> Environment:
         """Make the environment of an object."""
         return JaxMARL(world)  # type: ignore[return-value]
 

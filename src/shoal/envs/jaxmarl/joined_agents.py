@@ -13,7 +13,7 @@ from shoal.envs.jaxmarl import agent_rows, endings, worlds
 from shoal.envs.suites.conversion import Converted, converted
 from shoal.envs.suites.packages import by_convention
 from shoal.envs.suites.suite import Facts, trace
-from shoal.types import Array, PyTree
+from shoal.types import Array, PyTree, State
 from shoal.types.spaces import Box, Discrete, Space
 
 WORLD_STATE = "world_state"
@@ -23,7 +23,7 @@ WON = "won"  # entry of `info` of SMAX
 class Team(NamedTuple):
     """The agents of one of JaxMARL's objects, and what their spaces have in common."""
 
-    names: tuple[Any, ...]  # which STORM has as numbers
+    names: tuple[str | int, ...]  # which STORM has as numbers
     rule: endings.Rule
     observations: tuple[Converted, ...]  # of each agent, as are the next
     actions: tuple[Converted, ...]
@@ -33,7 +33,7 @@ class Team(NamedTuple):
     legal: str  # the name of the method for legal actions; empty if there is none
     roles: tuple[int, ...]
     facts: Facts  # of all that `step_env` returns
-    world_state: Any  # its shape and dtype; None if there is none
+    world_state: State  # its shape and dtype; None if there is none
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def team_of(world: Any) -> Team:
     with by_convention(world):
         of_actions = [converted(world.action_space(agent)) for agent in names]
 
-    def play(key: Array) -> tuple[PyTree, Any, dict[str, Array]]:
+    def play(key: Array) -> tuple[PyTree, PyTree, dict[str, Array]]:
         first, state = world.reset(key)
         played = {
             agent: x.to_package(x.space.sample(key)) for agent, x in zip(names, of_actions, strict=True)
@@ -105,7 +105,9 @@ def _legal_method(world: object, agents: tuple[object, ...], state: object, size
     return method if [x.shape for x in legal] == [(size,) for size in sizes] else ""
 
 
-def info_of(world: Any, agents: tuple[Any, ...], info: Mapping[str, Any], state: Any) -> dict[str, Array]:
+def info_of(
+    world: Any, agents: tuple[object, ...], info: Mapping[str, object], state: State
+) -> dict[str, Array]:
     """Return JaxMARL's info, and of SMAX whether the step won the battle."""
     entries = agent_rows.numeric_info(info, agents)
     if hasattr(endings.battle(state), "unit_alive"):

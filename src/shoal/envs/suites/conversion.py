@@ -136,13 +136,13 @@ def of_types(types: PyTree, state: State) -> State:
     return jax.tree.map(convert, types, state)
 
 
-def unbounded(shapes: Mapping[str, Any]) -> Space:
+def unbounded(shapes: Mapping[str, Array]) -> Space:
     """Return the space of float32 arrays of these shapes: a dictionary, or a Box where one array has no name."""
     boxes = {name: Box(-np.inf, np.inf, x.shape) for name, x in shapes.items()}
     return boxes[""] if tuple(boxes) == ("",) else Dict(boxes)
 
 
-def in_float32(arrays: Mapping[str, Any]) -> PyTree:
+def in_float32(arrays: Mapping[str, Array]) -> PyTree:
     """Return the element of `unbounded` that has these arrays."""
     entries = {name: jnp.asarray(x, jnp.float32) for name, x in arrays.items()}
     return entries[""] if tuple(entries) == ("",) else entries

@@ -153,7 +153,7 @@ class Suite(Generic[World]):
         except ShoalError as error:
             raise self._cannot_be_made(name, arguments, error) from error
 
-    def adapted(self, given: Any) -> Environment:
+    def adapted(self, given: object) -> Environment:
         """Make an environment, with its time limit, of an object, or of an object and its parameters.
 
         Raises:
