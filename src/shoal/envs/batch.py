@@ -239,8 +239,6 @@ def _without_weak_types(tree: T) -> T:
 
     def strengthen(x: Array) -> Array:
         x = jnp.asarray(x)
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return x
         return jax.lax.convert_element_type(x, x.dtype)
 
     return cast(T, jax.tree.map(strengthen, tree))

@@ -17,32 +17,6 @@ def subject_of(name: str, world: object) -> str:
     return f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
 
 
-def require_interface(name: str, world: object, *attributes: str) -> None:
-    """Require that an object has the attributes of a convention, is no wrapper, and can be hashed.
-
-    Args:
-      name: the name that made it; empty for an object that is given.
-    Raises:
-      ShoalError: it is not so.
-    """
-    subject, own = subject_of(name, world), dir(world)
-    # gymnax's and JaxMARL's wrappers pass on attributes of the object inside, whose steps they would not change.
-    passes_on = any(hasattr(world, x) for x in attributes if x not in own)
-    if passes_on or getattr(world, "unwrapped", world) is not world:
-        raise ShoalError(
-            f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped` or `world._env`: "
-            "Shoal has its own time limit, batch and starts"
-        )
-    for attribute in attributes:
-        if attribute not in own:
-            needed = ", ".join(f"`{x}`" for x in attributes)
-            raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
-    try:
-        hash(world)
-    except TypeError as error:
-        raise ShoalError(f"{subject} has no hash; a dataclass has one with eq=False") from error
-
-
 class Converted(NamedTuple):
     """A space of another package as one of Shoal's, and the form of the package's own elements; hashable."""
 
@@ -128,12 +102,7 @@ def _box(space: Any, shape: tuple[int, ...]) -> Box:
 
 def of_types(types: PyTree, state: State) -> State:
     """Convert a state's leaves to the dtypes that they have after a step, since those of a reset may be others."""
-
-    def convert(x: Any, leaf: Any) -> Array:
-        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return leaf if is_key else jax.lax.convert_element_type(leaf, x.dtype)
-
-    return jax.tree.map(convert, types, state)
+    return jax.tree.map(lambda x, leaf: jax.lax.convert_element_type(leaf, x.dtype), types, state)
 
 
 def unbounded(shapes: Mapping[str, Array]) -> Space:

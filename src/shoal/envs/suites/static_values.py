@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import numpy as np
 
 from shoal.config.traced import check_static
 
-T = TypeVar("T")
 PLAIN = (bool, int, float, str)
 
 
@@ -26,17 +24,6 @@ def plain_parameters(defaults: Mapping[str, object]) -> dict[str, inspect.Parame
         for name, value in defaults.items()
         if isinstance(value, PLAIN)
     }
-
-
-def declare(
-    make: Callable[..., T], name: str, parameters: Mapping[str, inspect.Parameter], documentation: str
-) -> Callable[..., T]:
-    """Give a function of any keywords the name, the parameters and the documentation that it is shown with."""
-    make.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    make.__annotations__ = {k: x.annotation for k, x in parameters.items()}
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = documentation
-    return make
 
 
 def changed_arguments(

@@ -19,9 +19,9 @@ from shoal.base.user_errors import describe_error
 from shoal.config.arguments import short_repr
 from shoal.envs.registry import resolve
 from shoal.envs.suites import packages
-from shoal.envs.suites.conversion import require_interface
+from shoal.envs.suites.conversion import subject_of
 from shoal.envs.suites.families import FAMILIES, closest_environment
-from shoal.envs.suites.static_values import changed_arguments, declare, defaults_of, plain_parameters
+from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree
 
@@ -96,8 +96,29 @@ class Suite(Generic[World]):
         return None
 
     def require(self, name: str, world: World) -> None:
-        """Require that an object, which a name made if it is not empty, has the convention's functions."""
-        require_interface(name, world, *self.interface)
+        """Require that an object has the convention's functions, is no wrapper, and can be hashed.
+
+        Args:
+          name: the name that made it; empty for an object that is given.
+        Raises:
+          ShoalError: it is not so.
+        """
+        subject, own = subject_of(name, world), dir(world)
+        # gymnax's and JaxMARL's wrappers pass on what the object inside has, whose steps they would not change.
+        passes_on = any(hasattr(world, x) for x in self.interface if x not in own)
+        if passes_on or getattr(world, "unwrapped", world) is not world:
+            raise ShoalError(
+                f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped` or `world._env`: "
+                "Shoal has its own time limit, batch and starts"
+            )
+        for attribute in self.interface:
+            if attribute not in own:
+                needed = ", ".join(f"`{x}`" for x in self.interface)
+                raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
+        try:
+            hash(world)
+        except TypeError as error:
+            raise ShoalError(f"{subject} has no hash; a dataclass has one with eq=False") from error
 
     def class_parameters(self, name: str) -> Parameters:
         """Return the parameters with which the object of a name is made: those that are numbers or texts."""
@@ -204,5 +225,11 @@ class Suite(Generic[World]):
                     raise
                 raise self._cannot_be_made(name, parameters.items(), error.reason) from error.reason
 
+        parameters = self.parameters(name)
+        # What `registry` and `describing` ask of a constructor.
         make.portable_parameters = functools.partial(self.portable_parameters, name)  # type: ignore[attr-defined]
-        return declare(make, f"{self.prefix}{name}", self.parameters(name), self.documentation(name))
+        make.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+        make.__annotations__ = {k: x.annotation for k, x in parameters.items()}
+        make.__name__ = make.__qualname__ = f"{self.prefix}{name}"
+        make.__doc__ = self.documentation(name)
+        return make
