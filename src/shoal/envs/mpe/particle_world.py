@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.envs.mpe.particles import MOVES
+from shoal.envs.mpe import particles
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array, State
 from shoal.types.spaces import Box, Dict, Discrete
 from shoal.xla.batch_last import batch_last
@@ -26,7 +26,7 @@ class ParticleWorld(abc.ABC):
     time_step: float = parameter(default=0.1, above=0)
     global_state: bool = False
 
-    action_space = Discrete(len(MOVES))  # stay, left, right, down, up
+    action_space = Discrete(len(particles.MOVES))  # stay, left, right, down, up
     info_summaries: ClassVar[Mapping[str, str]]
     frames_per_second = 10
 
@@ -83,6 +83,10 @@ class ParticleWorld(abc.ABC):
     def observe_world(self, state: State) -> Array:
         """Return the vector of the whole world, [global_state_size]: all entries of the state."""
         return jnp.concatenate([x.reshape(-1) for x in state])
+
+    def moved(self, state: State, force: Array) -> tuple[Array, Array]:
+        """Return the positions and velocities, [A, 2, ...], after one time step under the forces on the agents."""
+        return particles.move(state.position, state.velocity, force, self.damping, self.time_step)
 
     def legal_actions(self) -> np.ndarray | None:
         """Return the mask of the actions that each agent has, [A, 5]; None where all have all."""

@@ -76,9 +76,7 @@ class Spread(ParticleWorld):
             state.position, state.position, 2 * self.agent_size, self.contact_force, self.contact_margin
         )
         force = particles.drive(action, self.acceleration) + contact
-        position, velocity = particles.move(
-            state.position, state.velocity, force, self.damping, self.time_step
-        )
+        position, velocity = self.moved(state, force)
         return SpreadState(position, velocity, state.landmarks)
 
     def observe(self, state: SpreadState) -> Array:

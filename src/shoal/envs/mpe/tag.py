@@ -104,9 +104,7 @@ class Tag(ParticleWorld):
         )
         acceleration = self._by_role(self.adversary_acceleration, self.prey_acceleration)
         force = particles.drive(action, acceleration) + contact
-        position, velocity = particles.move(
-            state.position, state.velocity, force, self.damping, self.time_step
-        )
+        position, velocity = self.moved(state, force)
         max_speed = self._by_role(self.adversary_speed, self.prey_speed)
         return TagState(position, particles.limit_speed(velocity, max_speed), state.obstacles)
 
