@@ -13,23 +13,18 @@ from shoal.envs.suites.packages import undisturbed
 from shoal.types import State
 
 # The names that gymnax's `Visualizer` draws.
-OF_GYMNAX = [
-    "Acrobot-v1",
-    "CartPole-v1",
-    "Pendulum-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Catch-bsuite",
-    "Asterix-MinAtar",
-    "Breakout-MinAtar",
-    "Freeway-MinAtar",
-    "Seaquest-MinAtar",
-    "SpaceInvaders-MinAtar",
-    "Pong-misc",
-    "PointRobot-misc",
-    "MetaMaze-misc",
-    "FourRooms-misc",
-]
+OF_GYMNAX = (
+    *(
+        "Acrobot-v1",
+        "CartPole-v1",
+        "Pendulum-v1",
+        "MountainCar-v0",
+        "MountainCarContinuous-v0",
+        "Catch-bsuite",
+    ),
+    *("Asterix-MinAtar", "Breakout-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar"),
+    *("Pong-misc", "PointRobot-misc", "MetaMaze-misc", "FourRooms-misc"),
+)
 BLOCK_PIXELS = 16  # of Craftax's pictures
 
 
