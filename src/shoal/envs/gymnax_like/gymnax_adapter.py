@@ -173,6 +173,7 @@ def limit_name(params: PyTree) -> str:
 
 def _environment(world: Any, params: PyTree, changes: Mapping[str, object]) -> Environment:
     """Make the environment of an object from its parameters and changes of them, with its own limit out of reach."""
+    _observations(world, world.default_params)  # so that what fails in a step is said when it is made
     if (name := limit_name(params)) and not observes_time(world):
         changes = {**changes, name: LARGEST_INDEX}
     with packages.by_convention(world):
