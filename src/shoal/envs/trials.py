@@ -92,9 +92,8 @@ class Trial(Wrapper):
             info=zeros,
             log={},
         )
-        results = summaries.finalise(zeros, self.env.info_summaries, initial.length)
         log = jax.tree.map(
-            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _episode_results(initial, results)
+            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _episode_results(initial, zeros)
         )
         state = initial._replace(log=log)
         return state, self._with_trial_entries(timestep, state, jnp.asarray(False))
