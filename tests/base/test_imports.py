@@ -190,7 +190,6 @@ def test_a_name_that_names_nothing(module, name, sentence):
         (["check", "mine:number"], "mine:number is of type int, not a class or function"),
         (["check", "mine:Other"], "mine:Other made a Other, which has no `observation_space`"),
         (["check", "mine:Failing"], "Failing.__init__ failed in mine.py, line 6: OSError: no map."),
-        (["check", "builtins:dict"], "dict cannot make an environment: its parameters are unknown."),
         (
             ["train", "CartPole-v1", "--network", "mine:number"],
             "network 3 cannot be built as 3(spec, key=key): 'int' object is not callable.",

@@ -123,7 +123,10 @@ def test_a_class_without_the_convention_is_refused(prefix):
 
 @pytest.mark.parametrize(
     ("name", "parameter", "sentence"),
-    [("playground/CartpoleBalance", "ctrl_dt", " is a traced value"), ("jumanji/Snake-v1", "num_rows", "=<traced> is")],
+    [
+        ("playground/CartpoleBalance", "ctrl_dt", " is traced, as within"),
+        ("jumanji/Snake-v1", "num_rows", "=<traced> is"),
+    ],
 )  # fmt: skip
 def test_a_number_that_is_static_is_not_traced(name, parameter, sentence):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)

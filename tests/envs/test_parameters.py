@@ -102,7 +102,6 @@ def test_no_number_of_a_classic_environment_may_be_what_it_cannot_be(cls):
         ("gravity", 10**400, "gravity=inf is out of bounds"),
         ("gravity", 1e300, "in float32, in which everything is computed, it is inf, and it must be finite"),
         ("cart_mass", 0, "cart_mass=0 is out of bounds: it must be greater than 0."),
-        ("cart_mass", 1e-45, "in float32, in which everything is computed, it is 0, and it must be greater"),
         ("cart_mass", np.array([1.0, -1.0]), "each number of it must be greater than 0."),
         ("gravity", np.bool_(True), "_ is of type bool; give a number, such as 9.8"),
         ("max_episode_steps", 10**12, "is not a whole number of 1 or more, at most 2,147,483,647, nor None"),

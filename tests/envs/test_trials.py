@@ -399,8 +399,6 @@ def test_the_parameter_of_every_environment():
 
 
 def test_what_a_trial_cannot_be_is_one_sentence():
-    with pytest.raises(ShoalError, match=r"^episodes=0 of a Trial is too few; give 1 or more\.$"):
-        Trial(Lottery(), 0).reset(jax.random.key(0))
     with pytest.raises(ShoalError, match="adds 'episode_ended' to an observation that has it already"):
         _ = Trial(Trial(Lottery(), 2), 2).observation_space
     with pytest.raises(ShoalError, match="uses the name 'episode_index' in `info` itself"):

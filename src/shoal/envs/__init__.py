@@ -14,29 +14,17 @@ if TYPE_CHECKING:
     from shoal.envs.trials import Trial
     from shoal.envs.wrappers import Flatten, FrameStack, Hide, RewardScale, TimeLimit
 
-_MODULE_OF = {
-    "Batch": "batch",
-    "BatchState": "batch",
-    "Flatten": "wrappers",
-    "FrameStack": "wrappers",
-    "Geometry": "geometry",
-    "Hide": "wrappers",
-    "RewardScale": "wrappers",
-    "TimeLimit": "wrappers",
-    "Trial": "trials",
-    "Wrapper": "base",
-    "environment": "base",
-    "environments": "registry",
-    "make": "registry",
-    "parameter": "base",
-    "parameters_of": "registry",
-    "register": "registry",
-    "render": "base",
-    "restart": "base",
-    "static": "base",
-    "transition": "base",
+_NAMES_IN = {
+    "base": ("Wrapper", "environment", "parameter", "render", "restart", "static", "transition"),
+    "batch": ("Batch", "BatchState"),
+    "geometry": ("Geometry",),
+    "registry": ("environments", "make", "parameters_of", "register"),
+    "trials": ("Trial",),
+    "wrappers": ("Flatten", "FrameStack", "Hide", "RewardScale", "TimeLimit"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
+# Listed in full for type checkers, which do not run the module.
 __all__ = [
     "Batch",
     "BatchState",

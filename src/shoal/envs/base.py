@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -14,31 +14,13 @@ from shoal.envs.geometry import Geometry
 from shoal.types import Environment, PyTree, State, TimeStep, restart, transition
 from shoal.types.spaces import Space
 
-__all__ = [
-    "Environment",
-    "TimeStep",
-    "Wrapper",
-    "again",
-    "can_explain_faults",
-    "can_export",
-    "can_render",
-    "counted_reward",
-    "draws_past",
-    "environment",
-    "explain_fault",
-    "frames_per_second",
-    "geometry",
-    "parameter",
-    "render",
-    "restart",
-    "static",
-    "transition",
-]
+# What environments and wrappers are written with, and other modules define.
+__all__ = ["Environment", "TimeStep", "parameter", "restart", "static", "transition"]
 
 T = TypeVar("T")
 
 REQUIRED = ("observation_space", "action_space", "reset", "step")
-DEFAULTS: Mapping[str, Any] = {
+DEFAULTS: Mapping[str, object] = {
     **{"num_agents": 1, "roles": (), "team_return": "sum", "pays_absent": False},
     **{"info_summaries": MappingProxyType({}), "critic_only": (), "actor_only": ()},
 }
@@ -96,27 +78,27 @@ class Wrapper:
     @property
     def roles(self) -> tuple[int, ...]:
         """The role of each agent."""
-        return getattr(self.env, "roles", ())
+        return self.env.roles
 
     @property
     def team_return(self) -> str:
         """The convention by which the agents' returns make the team's, "sum" or "mean"."""
-        return getattr(self.env, "team_return", "sum")
+        return self.env.team_return
 
     @property
     def pays_absent(self) -> bool:
         """Whether the rewards of agents that take no part count in returns too."""
-        return getattr(self.env, "pays_absent", False)
+        return self.env.pays_absent
 
     @property
     def critic_only(self) -> tuple[str, ...]:
         """The entries of the observation that only a critic is shown."""
-        return getattr(self.env, "critic_only", ())
+        return self.env.critic_only
 
     @property
     def actor_only(self) -> tuple[str, ...]:
         """The entries of the observation that only the actor is shown."""
-        return getattr(self.env, "actor_only", ())
+        return self.env.actor_only
 
     @property
     def info_summaries(self) -> Mapping[str, str]:
@@ -135,7 +117,7 @@ class Wrapper:
         """Return the inner environment's state; the same state, unless the wrapper has a state of its own."""
         return state
 
-    def render(self, state: State, past: Sequence[State] = ()) -> Any:
+    def render(self, state: State, past: Sequence[State] = ()) -> np.ndarray:
         """Draw the inner environment's state; see the function `render`."""
         return render(self.env, self.inner_state(state), [self.inner_state(x) for x in past])
 
@@ -179,18 +161,22 @@ def again(env: Environment, state: State, key: jax.Array) -> tuple[State, TimeSt
     return env.again(state, key) if hasattr(env, "again") else env.reset(key)
 
 
+def _owner_of(env: Environment, method: str) -> Environment | None:
+    """Return the environment whose method a call reaches, itself or inside its wrappers; None if none has it."""
+    # A wrapper has every method of `Wrapper`; one that it does not replace is only passed on.
+    if isinstance(env, Wrapper) and getattr(type(env), method) is getattr(Wrapper, method):
+        return _owner_of(env.env, method)
+    return env if hasattr(env, method) else None
+
+
 def can_render(env: Environment) -> bool:
     """Report whether an environment or the one inside its wrappers has a method `render(state)`."""
-    if isinstance(env, Wrapper) and type(env).render is Wrapper.render:
-        return can_render(env.env)
-    return hasattr(env, "render")
+    return _owner_of(env, "render") is not None
 
 
 def draws_past(env: Environment) -> bool:
     """Report whether an environment's method is `render(state, past)`, which it says by `draws_past = True`."""
-    if isinstance(env, Wrapper):
-        return type(env).render is Wrapper.render and draws_past(env.env)
-    return getattr(env, "draws_past", False)
+    return getattr(_owner_of(env, "render"), "draws_past", False)
 
 
 def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.ndarray:
@@ -221,9 +207,7 @@ def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.nda
 
 def can_export(env: Environment) -> bool:
     """Report whether an environment or the one inside its wrappers has a method `geometry(state)`."""
-    if isinstance(env, Wrapper) and type(env).geometry is Wrapper.geometry:
-        return can_export(env.env)
-    return hasattr(env, "geometry")
+    return _owner_of(env, "geometry") is not None
 
 
 def geometry(env: Environment, state: State) -> Geometry:
@@ -243,9 +227,8 @@ def can_explain_faults(env: Environment) -> bool:
     Its attribute `explains_faults`, if there is one, says whether the method has anything to explain: only then are
     states kept for it.
     """
-    if isinstance(env, Wrapper) and type(env).explain_fault is Wrapper.explain_fault:
-        return can_explain_faults(env.env)
-    return hasattr(env, "explain_fault") and getattr(env, "explains_faults", True)
+    owner = _owner_of(env, "explain_fault")
+    return owner is not None and getattr(owner, "explains_faults", True)
 
 
 def explain_fault(env: Environment, state: State) -> str | None:
@@ -266,7 +249,7 @@ def counted_reward(env: Environment, reward: jax.Array, alive: jax.Array | None)
     Args:
       alive: which agents took part in it, as the time-step before it says; None for all.
     """
-    if alive is None or getattr(env, "pays_absent", False):
+    if alive is None or env.pays_absent:
         return reward
     return jnp.where(alive, reward, 0.0)
 

@@ -5,7 +5,7 @@ time-step was `last`, the next step ignores its action and returns the `first` t
 (reward 0, discount 1).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from shoal.types import Array, Environment, PyTree, State, TimeStep, contract
 from shoal.types.spaces import Space
 from shoal.xla import sparse_updates
 from shoal.xla.backend import by_platform
+
+T = TypeVar("T")
 
 RESET_POLICIES = ("fresh", "pool", "optimistic", "first")
 
@@ -80,9 +82,13 @@ class Batch:
         Returns:
           the state and the first time-steps, each with a leading axis N (the pool excepted).
         Raises:
-          ShoalError: a field is out of its range.
+          ShoalError: there is no such reset policy.
         """
-        self._validate()
+        if self.reset_policy not in RESET_POLICIES:
+            raise ShoalError(
+                f"reset_policy={self.reset_policy!r} is not one of {', '.join(RESET_POLICIES)}"
+                f"{nearest(str(self.reset_policy), RESET_POLICIES)}"
+            )
         pool = (
             self._new_starts(jax.random.fold_in(key, POOL_STREAM), self.pool_size) if self._has_pool else ()
         )
@@ -144,17 +150,6 @@ class Batch:
             return jax.vmap(self.action_space.sample)(jax.random.split(own_key, self.num_agents), mask)
 
         return jax.vmap(sample_one)(first_index + jnp.arange(self.num_envs), timestep.action_mask)
-
-    def _validate(self) -> None:
-        for name, least in {"num_envs": 1, "pool_size": 1, "pool_refresh": 0, "reset_ratio": 1}.items():
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-                raise ShoalError(f"{name}={value!r} is not a whole number of {least} or more")
-        if self.reset_policy not in RESET_POLICIES:
-            raise ShoalError(
-                f"reset_policy={self.reset_policy!r} is not one of {', '.join(RESET_POLICIES)}"
-                f"{nearest(str(self.reset_policy), RESET_POLICIES)}"
-            )
 
     @property
     def _has_pool(self) -> bool:
@@ -239,16 +234,14 @@ def _type_of_one(leaf: Array) -> str:
     return f"{leaf.dtype}{list(leaf.shape[1:])}"
 
 
-def _without_weak_types(tree: Any) -> Any:
+def _without_weak_types(tree: T) -> T:
     """Remove weak types, so that a Python number in an environment does not change a scan's carry."""
 
-    def strengthen(x: Any) -> Array:
+    def strengthen(x: Array) -> Array:
         x = jnp.asarray(x)
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return x
         return jax.lax.convert_element_type(x, x.dtype)
 
-    return jax.tree.map(strengthen, tree)
+    return cast(T, jax.tree.map(strengthen, tree))
 
 
 def _allow_all_at_the_end(timestep: TimeStep) -> TimeStep:

@@ -38,7 +38,7 @@ class Description(NamedTuple):
     """The name and parameters by which `make` makes an environment again, and the reasons where it cannot."""
 
     name: str
-    parameters: Mapping[str, Any]  # complete: includes those that have their default value
+    parameters: Mapping[str, object]  # complete: includes those that have their default value
     gaps: Mapping[str, str]  # the reason, by the parameter (or CLASS_KEY) that could not be written down
 
 
@@ -56,11 +56,11 @@ def describe(environment: Environment) -> Description:
         (name, _own_parameters(name, inner, wrapper_parameters))
         for name in registry.names_of_class(type(inner))
     ]
-    if is_adapted and getattr(inner, "given_world", inner) is None:  # JaxMARL's, made by a name
+    if is_adapted and getattr(inner, "world_name", ""):  # JaxMARL's, made by a name
         name = f"{registry.family_of_object(inner.world)}{inner.world_name}"
         candidates.append((name, _own_parameters(name, inner, wrapper_parameters) | dict(inner.arguments)))
     candidates.sort(key=lambda candidate: len(candidate[1]))
-    by_import, reason = import_name(type(inner)), GIVEN if is_adapted else _reason_not_importable(type(inner))
+    by_import, reason = import_name(type(inner)), GIVEN if is_adapted else _reason_not_writable(type(inner))
     if not reason:
         candidates.append((by_import, _own_parameters(by_import, inner, wrapper_parameters)))
     for name, parameters in candidates:
@@ -75,14 +75,14 @@ def describe(environment: Environment) -> Description:
     )
 
 
-def _name_of_adapted(environment: Any) -> str:
+def _name_of_adapted(environment: object) -> str:
     """Return the import name of the object in an adapter, after its package's prefix; "" for another environment."""
     if not isinstance(environment, Adapted):
         return ""
     return f"{registry.family_of_object(environment.world)}{import_name(type(environment.world))}"
 
 
-def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
+def describe_named(name: str, parameters: Mapping[str, object]) -> Description:
     """Describe the environment that `make(name, **parameters)` makes.
 
     Default values are written down, so that the environment stays the same if a later version has other
@@ -107,7 +107,7 @@ def describe_named(name: str, parameters: Mapping[str, Any]) -> Description:
     )
 
 
-def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Environment, Description]:
+def rebuild(saved: Mapping[str, Any], overrides: Mapping[str, object]) -> tuple[Environment, Description]:
     """Make the environment that `description_to_json` wrote down, with some parameters overridden.
 
     Raises:
@@ -141,16 +141,16 @@ def description_to_json(description: Description) -> dict[str, Any]:
     return {"name": description.name, "parameters": parameters} | gaps
 
 
-def fields_of(environment: Any) -> dict[str, Any]:
+def fields_of(environment: object) -> dict[str, object]:
     """Return the fields of an environment by name; empty if it is not a dataclass."""
     fields = dataclasses.fields(environment) if dataclasses.is_dataclass(environment) else ()
     return {field.name: getattr(environment, field.name) for field in fields if field.init}
 
 
-def trees_equal(one: Any, other: Any) -> bool:
+def trees_equal(one: object, other: object) -> bool:
     """Report whether two trees have equal structures and leaves; dtypes count, except those of numbers."""
     leaves = jax.tree.leaves(one), jax.tree.leaves(other)
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
+    structures: list[object] = [jax.tree.structure(tree) for tree in (one, other)]
     try:
         return structures[0] == structures[1] and all(
             _leaves_equal(x, y) for x, y in zip(*leaves, strict=True)
@@ -166,14 +166,14 @@ def _leaves_equal(x: Any, y: Any) -> bool:
     return len(dtypes) <= 1 and np.array_equal(x, y)
 
 
-def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
+def _unwrap(environment: object) -> tuple[Any, dict[str, int | None]]:
     """Remove the wrappers that `make` adds to every environment, and return the rest and their parameters.
 
     A wrapper stays where its parameter is one of the environment's own, which `make` leaves to it.
     """
     wrapper_parameters: dict[str, int | None] = {}
     for wrapper, count, parameter in ((Trial, "episodes", TRIAL), (TimeLimit, "max_steps", TIME_LIMIT)):
-        if type(environment) is wrapper and not _has_own_parameter(environment.env, parameter):
+        if type(environment) is wrapper and parameter not in fields_of(environment.env):
             wrapper_parameters[parameter] = getattr(environment, count)
             environment = environment.env
     return environment, {
@@ -181,14 +181,7 @@ def _unwrap(environment: Any) -> tuple[Any, dict[str, int | None]]:
     }
 
 
-def _has_own_parameter(environment: Any, parameter: str) -> bool:
-    """Report whether an environment, or the one inside a time limit, has its own parameter of that name."""
-    if type(environment) is TimeLimit and TIME_LIMIT not in fields_of(environment.env):
-        environment = environment.env
-    return parameter in fields_of(environment)
-
-
-def _own_parameters(name: str, inner: Any, wrapper_parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _own_parameters(name: str, inner: object, wrapper_parameters: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters with which a name may make an environment: those that differ from the name's own.
 
     The parameters of a wrapper include those of the environment that it holds, for names whose function makes
@@ -215,13 +208,7 @@ def _reason_not_equal(description: Description, environment: Environment) -> str
     return "" if is_same else "made from its own fields it is another environment"
 
 
-def _reason_not_importable(cls: Any) -> str:
-    """Return why a class (or a function) cannot be found by its import name; "" if it can."""
-    imported_class = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None)
-    return "" if imported_class is cls else f"{import_name(cls)} cannot be imported by that name"
-
-
-def _reason_not_writable(value: Any) -> str:
+def _reason_not_writable(value: object) -> str:
     """Return why a value cannot be written down; "" if it can."""
     try:
         to_json(value)
@@ -230,7 +217,7 @@ def _reason_not_writable(value: Any) -> str:
     return ""
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any) -> object:
     """Convert a parameter to JSON values, infinities excepted; `from_json` reads it back.
 
     Raises:
@@ -252,20 +239,21 @@ def to_json(value: Any) -> Any:
     cls = type(value)
     if hasattr(value, "_fields") or (struct.is_struct(value) and not isinstance(value, type)):
         parts = value._asdict() if hasattr(value, "_fields") else fields_of(value)
-        _check_importable(cls)
-        return {"name": import_name(cls), "parameters": {name: to_json(x) for name, x in parts.items()}}
+        return {"name": _importable_name(cls), "parameters": {name: to_json(x) for name, x in parts.items()}}
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
-        _check_importable(value)
-        return {"imported": import_name(value)}
+        return {"imported": _importable_name(value)}
     raise ShoalError(f"a value of type {cls.__name__} cannot be written as JSON")
 
 
-def _check_importable(target: Any) -> None:
-    if reason := _reason_not_importable(target):
-        raise ShoalError(reason)
+def _importable_name(target: Any) -> str:
+    """Return the import name of a class or a function, if it can be found by it."""
+    name = import_name(target)
+    if getattr(sys.modules.get(target.__module__), target.__qualname__, None) is not target:
+        raise ShoalError(f"{name} cannot be imported by that name")
+    return name
 
 
-def _array_to_json(array: Any) -> Any:
+def _array_to_json(array: np.ndarray | np.generic | jax.Array) -> object:
     """Convert an array to its values and dtype, or a scalar array to a number."""
     if array.size > MAX_ARRAY_SIZE:
         raise ShoalError(
@@ -282,14 +270,14 @@ def _array_to_json(array: Any) -> Any:
     return {"dtype": dtype.name, "values": values} | shape
 
 
-def decode_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def decode_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, object]:
     """Read the saved parameters of a name; a parameter that is declared as text stays text, even "inf"."""
     known = registry.parameters_of(name)
     texts = {parameter for parameter, declared in known.items() if declared.annotation in (str, str | None)}
     return {k: x if k in texts else from_json(x) for k, x in parameters.items()}
 
 
-def from_json(value: Any) -> Any:
+def from_json(value: object) -> object:
     """Read a value that `to_json` wrote; lists become tuples, since a static value must be hashable.
 
     Raises:
@@ -309,14 +297,11 @@ def from_json(value: Any) -> Any:
 
 def _array_from_json(saved: Mapping[str, Any]) -> np.ndarray:
     """Read an array as a NumPy array, since deciding a run may not start a device."""
-    try:
-        array = np.asarray(saved["values"], np.dtype(saved["dtype"]))
-        return array.reshape(saved.get("shape", array.shape))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ShoalError(f"the array {saved!r:.100} is damaged: {error}") from error
+    array = np.asarray(saved["values"], np.dtype(saved["dtype"]))
+    return array.reshape(saved.get("shape", array.shape))
 
 
-def _named_from_json(name: str, parameters: Mapping[str, Any]) -> Any:
+def _named_from_json(name: str, parameters: Mapping[str, object]) -> object:
     """Make an environment from its name, or a struct or NamedTuple from its class."""
     cls = import_object(name) if ":" in name else None
     if cls is None or (isinstance(cls, type) and hasattr(cls, "reset") and hasattr(cls, "step")):

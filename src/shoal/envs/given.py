@@ -1,7 +1,6 @@
 """The environment that a caller gives: by its name, or itself."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
@@ -11,7 +10,7 @@ from shoal.types import Environment
 from shoal.xla.jax_settings import require_usable
 
 
-def environment_of(environment: str | Environment, parameters: Mapping[str, Any]) -> Environment:
+def environment_of(environment: str | Environment, parameters: Mapping[str, object]) -> Environment:
     """Make an environment by its name and parameters, or return the given one.
 
     Raises:

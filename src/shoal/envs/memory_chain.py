@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.config import struct
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
 from shoal.types.spaces import Box, Discrete
 
@@ -56,13 +55,7 @@ class MemoryChain:
         return Box(np.r_[0.0, 0.0, -bits], np.r_[1.0, max(self.num_bits - 1, 0), bits])
 
     def reset(self, key: jax.Array) -> tuple[MemoryChainState, TimeStep]:
-        """Draw the bits and the index of the bit that will be asked for.
-
-        Raises:
-          ShoalError: the length or the number of bits is out of its bounds.
-        """
-        for name, bounds in struct.bounds_of(MemoryChain).items():
-            struct.check_bounds(f"MemoryChain: {name}", getattr(self, name), bounds)
+        """Draw the bits and the index of the bit that will be asked for."""
         context_key, query_key = jax.random.split(key)
         state = MemoryChainState(
             context=jax.random.bernoulli(context_key, shape=(self.num_bits,)),

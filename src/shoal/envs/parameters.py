@@ -19,10 +19,10 @@ from shoal.config.struct import Bounds
 from shoal.config.traced import check_static
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller numbers to 0
+LARGEST = float(np.finfo(np.float32).max)
 
 
-def check_parameters(env: Any) -> None:
+def check_parameters(env: object) -> None:
     """Require that each parameter of an environment, nested ones included, has its type and is within its bounds.
 
     A number whose field declares no bounds must be finite. Traced values are not read.
@@ -35,7 +35,7 @@ def check_parameters(env: Any) -> None:
     declared, bounds = declared_types(type(env)), struct.bounds_of(type(env))
     for field in dataclasses.fields(env):
         name = f"{type(env).__name__}: {field.name}"
-        field_type = declared.get(field.name, Any)
+        field_type = declared.get(field.name, object)
         if struct.is_struct(env) and field.name not in struct.data_fields(env):
             check_static(name, getattr(env, field.name))
         check_value(
@@ -43,7 +43,7 @@ def check_parameters(env: Any) -> None:
         )
 
 
-def declared_types(owner: Any) -> dict[str, Any]:
+def declared_types(owner: object) -> dict[str, Any]:
     """Return the declared types of a class's fields or a function's parameters by name, where they can be resolved."""
     try:
         return typing.get_type_hints(owner)
@@ -51,14 +51,14 @@ def declared_types(owner: Any) -> dict[str, Any]:
         return {}
 
 
-def _default_bounds(declared: Any) -> Bounds:
+def _default_bounds(declared: object) -> Bounds:
     """Return the bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
     members = options_of(declared)
     is_static = any(typing.get_origin(member) is tuple or member is tuple for member in members)
     return ANY_NUMBER if is_static else Bounds()
 
 
-def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: Any = None) -> None:
+def check_value(name: str, value: object, declared: object, bounds: Bounds, default: object = None) -> None:
     """Require that the value of a parameter has the declared type, and that each number in it lies within bounds.
 
     Raises:
@@ -77,7 +77,7 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
             check_numbers(f"{name}{jax.tree_util.keystr(path)}", leaf, bounds)
 
 
-def is_of_type(value: Any, declared: Any) -> bool:
+def is_of_type(value: object, declared: object) -> bool:
     """Report whether a value may be given for a parameter of a type; arrays (traced too) count as numbers."""
     is_bool = isinstance(value, bool | np.bool_)
     rules = {
@@ -92,11 +92,11 @@ def is_of_type(value: Any, declared: Any) -> bool:
     return rules.get(declared, True) if isinstance(declared, type) else True  # the constructor decides
 
 
-def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
+def check_numbers(name: str, value: object, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds, as it is and as float32.
 
     Raises:
-      ShoalError: a number does not, or is too large or too small for float32.
+      ShoalError: a number does not, or is too large for float32.
     """
     if isinstance(value, jax.core.Tracer):
         return
@@ -104,20 +104,15 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         value = math.inf if value > 0 else -math.inf
     struct.check_bounds(name, value, bounds)
     numbers = np.asarray(value, np.float64)
-    with np.errstate(over="ignore", under="ignore"):
-        as_float32 = np.asarray(numbers, np.float32)
-    is_overflow = np.isfinite(numbers) & ~np.isfinite(as_float32)
-    is_underflow = (numbers != 0) & (np.abs(as_float32) < SMALLEST_NORMAL)
-    if np.any(is_overflow) or (np.any(is_underflow) and not bounds.contains(0.0)):
-        wrong = numbers[is_overflow | is_underflow].ravel()[0]
-        wrong_as_float32 = as_float32[is_overflow].ravel()[0] if np.any(is_overflow) else 0.0
+    overflow = numbers[np.isfinite(numbers) & (np.abs(numbers) > LARGEST)]
+    if overflow.size:
         raise ShoalError(
-            f"{name}={wrong:g} is out of bounds: in float32, in which everything is computed, it is "
-            f"{wrong_as_float32:g}, and it must be {bounds if bounds.has_finite() else 'finite'}."
+            f"{name}={overflow[0]:g} is out of bounds: in float32, in which everything is computed, it is "
+            f"{math.copysign(math.inf, overflow[0])}, and it must be {bounds if bounds.has_finite() else 'finite'}."
         )
 
 
-def convert_to_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
+def convert_to_declared(name: str, value: object, declared: object, default: object = None) -> object:
     """Convert a list (or tuple) of numbers to the declared type, an array, a NamedTuple of arrays, or a tuple; and a
     path to a text.
 
@@ -142,7 +137,7 @@ def convert_to_declared(name: str, value: Any, declared: Any, default: Any = Non
     return value
 
 
-def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: Any) -> Any:
+def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: Any) -> object:
     """Convert lists to a NamedTuple of arrays; return the value unchanged if it is not such a list."""
     defaults = default if isinstance(default, tuple_type) else [None] * len(tuple_type._fields)
     if len(value) != len(tuple_type._fields):
@@ -150,7 +145,7 @@ def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: An
     declared = declared_types(tuple_type)
     try:
         parts = [
-            convert_to_declared(name, x, declared.get(part, Any), example)
+            convert_to_declared(name, x, declared.get(part, object), example)
             for part, x, example in zip(tuple_type._fields, value, defaults, strict=True)
         ]
     except ShoalError:
@@ -158,11 +153,11 @@ def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: An
     return tuple_type(*parts)
 
 
-def _to_tuple(value: Any) -> Any:
+def _to_tuple(value: object) -> object:
     return tuple(map(_to_tuple, value)) if isinstance(value, list | tuple) else value
 
 
-def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np.ndarray:
+def _to_array(name: str, value: list | tuple, declared: object, default: object) -> np.ndarray:
     """Convert nested lists of numbers to a NumPy array, since this may not start a device."""
     allowed = _allowed_dtypes(declared)
     try:
@@ -181,22 +176,20 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
     return array
 
 
-def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
+def _allowed_dtypes(declared: object) -> tuple[str, ...]:
     """Return the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common ones first."""
     allowed = getattr(declared, "dtypes", ())
+    if not isinstance(allowed, tuple | list):  # `Shaped` allows any, and has no list of them
+        return ()
     common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
-    return (
-        (*common, *(name for name in allowed if name not in common))
-        if isinstance(allowed, tuple | list)
-        else ()
-    )
+    return (*common, *allowed)
 
 
-def _is_array_type(declared: Any) -> bool:
+def _is_array_type(declared: object) -> bool:
     return getattr(declared, "array_type", declared) in (jax.Array, np.ndarray)
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     """Report whether a leaf is a number or an array of numbers; booleans, texts and random keys are not."""
     if isinstance(leaf, int | float):
         return not isinstance(leaf, bool)
@@ -205,7 +198,7 @@ def _is_number(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, np.floating) or jnp.issubdtype(leaf.dtype, np.integer)
 
 
-def _describe_types(members: tuple[Any, ...], default: Any) -> str:
-    words = {float: "a number", int: "a whole number", type(None): "None"}
+def _describe_types(members: tuple[object, ...], default: object) -> str:
+    words: dict[object, str] = {float: "a number", int: "a whole number", type(None): "None"}
     text = " or ".join(words.get(member) or f"a {getattr(member, '__name__', member)}" for member in members)
     return text if default is None else f"{text}, such as {default!r}"

@@ -6,14 +6,14 @@ Jones's ("Debugging RL, Without the Agonizing Pain", 2021). `value(observation, 
 correct critic gives once the policy is optimal, and `best_action(observation)` is that policy.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shoal.envs.base import TimeStep, environment, parameter, restart, transition
-from shoal.types import Array
-from shoal.types.spaces import Box, Discrete
+from shoal.types import Array, State
+from shoal.types.spaces import Box, Discrete, Space
 
 NO_STATE = ()  # the state of an environment without one
 
@@ -28,42 +28,43 @@ def random_sign(key: jax.Array) -> jax.Array:
     return jnp.where(jax.random.bernoulli(key, shape=(1,)), 1.0, -1.0)
 
 
+class Probe:
+    """A base of the probes: what most of them share, and the others change."""
+
+    observation_space = Box(-1.0, 1.0, (1,))
+    action_space: ClassVar[Space] = Discrete(2)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """Return the observation without information."""
+        return NO_STATE, restart(zero_observation())
+
+    def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
+        """Return the value of the best policy, which is 1 for a reward of 1 in an episode of one step."""
+        return jnp.ones_like(observation[..., 0])
+
+    def best_action(self, observation: jax.Array) -> jax.Array:
+        """Return the best action; where all are equally good, any."""
+        return jnp.zeros_like(observation[..., 0], jnp.int32)
+
+
 @environment
-class ConstantReward:
+class ConstantReward(Probe):
     """One step, no information, reward 1: the value is 1.
 
     Fails when the value loss or its optimiser does not work.
     """
 
-    observation_space = Box(-1.0, 1.0, (1,))
-    action_space = Discrete(2)
-
-    def reset(self, key: jax.Array) -> tuple[tuple, TimeStep]:
-        """Return the observation without information."""
-        return NO_STATE, restart(zero_observation())
-
     def step(self, state: tuple, action: jax.Array, key: jax.Array) -> tuple[tuple, TimeStep]:
         """Give reward 1 for every action."""
         return NO_STATE, transition(zero_observation(), 1.0, terminated=True)
 
-    def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
-        """Return 1."""
-        return jnp.ones_like(observation[..., 0])
-
-    def best_action(self, observation: jax.Array) -> jax.Array:
-        """Return any action."""
-        return jnp.zeros_like(observation[..., 0], jnp.int32)
-
 
 @environment
-class ObservationReward:
+class ObservationReward(Probe):
     """One step; the observation is -1 or 1, and so is the reward: the value is the observation.
 
     Fails when the critic does not get the observation, or gets another environment's.
     """
-
-    observation_space = Box(-1.0, 1.0, (1,))
-    action_space = Discrete(2)
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """Draw the observation, -1 or 1."""
@@ -78,20 +79,13 @@ class ObservationReward:
         """Return the observation."""
         return observation[..., 0]
 
-    def best_action(self, observation: jax.Array) -> jax.Array:
-        """Return any action."""
-        return jnp.zeros_like(observation[..., 0], jnp.int32)
-
 
 @environment
-class DelayedReward:
+class DelayedReward(Probe):
     """Two steps; the observation is the step's index, the rewards are 0 and 1: the values are γ and 1.
 
     Fails when the return is not discounted, or is computed from the wrong steps.
     """
-
-    observation_space = Box(-1.0, 1.0, (1,))
-    action_space = Discrete(2)
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """Return the first step's observation, 0."""
@@ -108,32 +102,17 @@ class DelayedReward:
         """Return γ for the first step and 1 for the second."""
         return jnp.where(observation[..., 0] < 0.5, gamma, 1.0)
 
-    def best_action(self, observation: jax.Array) -> jax.Array:
-        """Return any action."""
-        return jnp.zeros_like(observation[..., 0], jnp.int32)
-
 
 @environment
-class ActionReward:
+class ActionReward(Probe):
     """One step, no information, reward 1 for action 1 and -1 for action 0: the value is 1.
 
     Fails when the policy's gradient has the wrong sign, or the advantage belongs to another action.
     """
 
-    observation_space = Box(-1.0, 1.0, (1,))
-    action_space = Discrete(2)
-
-    def reset(self, key: jax.Array) -> tuple[tuple, TimeStep]:
-        """Return the observation without information."""
-        return NO_STATE, restart(zero_observation())
-
     def step(self, state: tuple, action: jax.Array, key: jax.Array) -> tuple[tuple, TimeStep]:
         """Give a reward that depends on the action alone."""
         return NO_STATE, transition(zero_observation(), jnp.where(action == 1, 1.0, -1.0), terminated=True)
-
-    def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
-        """Return 1, the value once the action is always 1."""
-        return jnp.ones_like(observation[..., 0])
 
     def best_action(self, observation: jax.Array) -> jax.Array:
         """Return action 1."""
@@ -141,14 +120,11 @@ class ActionReward:
 
 
 @environment
-class ActionAndObservationReward:
+class ActionAndObservationReward(Probe):
     """One step; the observation is -1 or 1; the matching action (0 or 1) gives reward 1, the other -1.
 
     The value is 1. Fails when the policy does not get the observation that its action was for.
     """
-
-    observation_space = Box(-1.0, 1.0, (1,))
-    action_space = Discrete(2)
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
         """Draw the observation, -1 or 1."""
@@ -160,17 +136,13 @@ class ActionAndObservationReward:
         is_correct = action == self.best_action(state)
         return state, transition(state, jnp.where(is_correct, 1.0, -1.0), terminated=True)
 
-    def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
-        """Return 1, the value once the action always matches."""
-        return jnp.ones_like(observation[..., 0])
-
     def best_action(self, observation: jax.Array) -> jax.Array:
         """Return the action that matches the observation, 0 or 1."""
         return (observation[..., 0] > 0).astype(jnp.int32)
 
 
 @environment
-class ContinuousAction:
+class ContinuousAction(Probe):
     """One step; an observation o in [-1, 1]; reward `-(a - slope o)²`: the best action is `slope o`.
 
     The value is 0 for the best action, and minus the policy's variance while it explores. Fails when actions
@@ -179,7 +151,6 @@ class ContinuousAction:
 
     slope: float = parameter(default=0.5)
 
-    observation_space = Box(-1.0, 1.0, (1,))
     action_space = Box(-1.0, 1.0, (1,))
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
@@ -202,13 +173,13 @@ class ContinuousAction:
 
 
 class EndlessState(NamedTuple):
-    """The step at which the episode will be truncated, and the steps made."""
+    """The number of steps after which the episode will be truncated."""
 
     steps_left: jax.Array
 
 
 @environment
-class Endless:
+class Endless(Probe):
     """Reward 1 for ever, no information, truncated after 1 to `most_steps` steps: the value is 1 / (1 - γ).
 
     Episodes are only truncated, never terminated, so the final observation of each has that same value.
@@ -216,9 +187,6 @@ class Endless:
     """
 
     most_steps: int = parameter(default=5, low=1)
-
-    observation_space = Box(-1.0, 1.0, (1,))
-    action_space = Discrete(2)
 
     def reset(self, key: jax.Array) -> tuple[EndlessState, TimeStep]:
         """Draw the step at which the episode will be truncated; the observation does not show it."""
@@ -232,7 +200,3 @@ class Endless:
     def value(self, observation: jax.Array, gamma: Array | float) -> jax.Array:
         """Return 1 / (1 - γ)."""
         return jnp.full_like(observation[..., 0], 1 / (1 - gamma))
-
-    def best_action(self, observation: jax.Array) -> jax.Array:
-        """Return any action."""
-        return jnp.zeros_like(observation[..., 0], jnp.int32)

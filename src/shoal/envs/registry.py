@@ -41,7 +41,7 @@ class Registration(NamedTuple):
 
     constructor: Callable[..., Environment] | str  # a callable, or "module:attribute" (imported when made)
     max_episode_steps: int | None = None
-    parameters: Mapping[str, Any] = MappingProxyType({})
+    parameters: Mapping[str, object] = MappingProxyType({})
 
 
 # Shoal's own, without the checks of `register`, which every command would wait for.
@@ -82,7 +82,7 @@ def register(
     constructor: Callable[..., Environment] | str,
     *,
     max_episode_steps: int | None = None,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
     replace: bool = False,
 ) -> None:
     """Register a name for an environment.
@@ -130,26 +130,27 @@ def adapted(environment: Any) -> Any:
     Raises:
       ShoalError: the adapter cannot use it.
     """
-    made = environment[0] if isinstance(environment, tuple) and environment else environment
+    is_pair = isinstance(environment, tuple) and len(environment) == 2
+    made = environment[0] if is_pair else environment
     family = FAMILIES.get(family_of_object(made))
     is_state = not hasattr(made, "step")  # or parameters
-    if family is None or is_state or not (made is environment or family.makes_pairs):
+    if family is None or is_state or (is_pair and not family.makes_pairs):
         return environment
     return family.adapter().adapted(environment)
 
 
-def family_of_object(world: Any) -> str:
+def family_of_object(world: object) -> str:
     """Return the prefix of the package whose class an object is of, or inherits from; "" if there is none."""
     packages = _packages_of(world)
     return next((prefix for prefix, family in FAMILIES.items() if family.package in packages), "")
 
 
-def _packages_of(world: Any) -> set[str]:
+def _packages_of(world: object) -> set[str]:
     return {cls.__module__.partition(".")[0] for cls in type(world).__mro__}
 
 
 @reports_user_code
-def make(name: str, /, **parameters: Any) -> Environment:
+def make(name: str, /, **parameters: object) -> Environment:
     """Make the environment of a name.
 
     Args:
@@ -163,22 +164,17 @@ def make(name: str, /, **parameters: Any) -> Environment:
       ShoalError: the name or a parameter is unknown, or a value has the wrong type or is out of its bounds. NaN
         always is; infinity is, unless the field's bounds admit it (see `parameter`).
     """
-    from shoal.config import struct  # noqa: PLC0415  (imports JAX)
-    from shoal.config.traced import check_static  # noqa: PLC0415
-    from shoal.envs.parameters import check_parameters  # noqa: PLC0415
+    from shoal.envs.parameters import check_parameters  # noqa: PLC0415  (imports JAX)
 
     entry = _entry(name)
     constructor = resolve(name, entry.constructor)
     known, bounds = parameters_of(name), bounds_of(name)
-    parameters = {**entry.parameters, **parameters}
-    cls = inspect.unwrap(constructor)
-    data = struct.data_fields(cls) if struct.is_struct(cls) else known
-    for parameter, value in parameters.items():
-        parameters[parameter] = _check_parameter(name, parameter, value, known, bounds)
-        if parameter not in data:
-            check_static(f"{name}: {parameter}", value)
+    parameters = {
+        parameter: _check_parameter(name, parameter, value, known, bounds)
+        for parameter, value in {**entry.parameters, **parameters}.items()
+    }
     # The parameters of wrappers, unless the environment has its own of that name.
-    wrapper_parameters = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
+    wrapper_parameters: dict[str, Any] = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
         wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():
@@ -190,7 +186,7 @@ def make(name: str, /, **parameters: Any) -> Environment:
     return _wrap(env, wrapper_parameters[TIME_LIMIT], wrapper_parameters[TRIAL])
 
 
-def default_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
+def default_limit(name: str, parameters: Mapping[str, object]) -> int | None:
     """Return the time limit in steps of an environment with these parameters, None for none.
 
     Another package's environment may have one that depends on them, such as a size.
@@ -201,7 +197,7 @@ def default_limit(name: str, parameters: Mapping[str, Any]) -> int | None:
     return FAMILIES[prefix].adapter().limit_of(name.removeprefix(prefix), parameters)
 
 
-def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def portable_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, object]:
     """Convert the parameters of an environment to those that a run writes down.
 
     An environment with parameters that name something that may change or move, such as a file, has a static
@@ -211,7 +207,7 @@ def portable_parameters(name: str, parameters: Mapping[str, Any]) -> dict[str, A
     return {k: os.fspath(x) if isinstance(x, os.PathLike) else x for k, x in to_portable(parameters).items()}
 
 
-def registered_parameters(name: str) -> Mapping[str, Any]:
+def registered_parameters(name: str) -> Mapping[str, object]:
     """Return the parameters that a name itself sets."""
     return _entry(name).parameters
 
@@ -249,12 +245,11 @@ def documentation(name: str) -> str:
     """
     entry = _entry(name)
     first, _, rest = (inspect.getdoc(resolve(name, entry.constructor)) or "").partition("\n")
-    settings = ", ".join(f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT)
-    return (
-        f"{first} ({settings})".strip() + (f"\n{rest}" if rest else "")
-        if settings
-        else f"{first}\n{rest}".strip()
-    )
+    if settings := ", ".join(
+        f"{key}={value}" for key, value in entry.parameters.items() if key != TIME_LIMIT
+    ):
+        first = f"{first} ({settings})"
+    return f"{first}\n{rest}".strip()
 
 
 def bounds_of(name: str) -> dict[str, Bounds]:
@@ -297,7 +292,7 @@ def names_of_class(cls: type) -> list[str]:
     )
 
 
-def _if_imported(constructor: Callable[..., Environment] | str) -> Any:
+def _if_imported(constructor: Callable[..., Environment] | str) -> object:
     """Return a constructor if it is Shoal's own or its module is imported; other modules cannot have made an object."""
     if not isinstance(constructor, str):
         return constructor
@@ -321,7 +316,8 @@ def _entry(name: str) -> Registration:
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):
-        return _family_entry(prefix, name.removeprefix(prefix))
+        adapter, own_name = FAMILIES[prefix].adapter(), name.removeprefix(prefix)
+        return Registration(adapter.constructor_of(own_name), adapter.limit_of(own_name, {}))
     if ":" in name:
         return Registration(name)
     if family := FAMILIES.get(f"{name}/"):
@@ -334,11 +330,6 @@ def _entry(name: str) -> Registration:
         f"did you mean {best!r}?" if best else "`shoal envs` lists them, and module:Name is one of your own"
     )
     raise ShoalError(f"there is no environment {name!r}; {hint}")
-
-
-def _family_entry(prefix: str, name: str) -> Registration:
-    adapter = FAMILIES[prefix].adapter()
-    return Registration(adapter.constructor_of(name), adapter.limit_of(name, {}))
 
 
 def resolve(name: str, constructor: Callable[..., Environment] | str) -> Callable[..., Environment]:
@@ -357,30 +348,24 @@ def _constructor_parameters(constructor: Callable[..., Environment]) -> dict[str
     """Return a constructor's parameters by name, their annotations as types where they can be resolved."""
     from shoal.envs.parameters import declared_types  # noqa: PLC0415  (imports JAX)
 
-    has_hints = inspect.isclass(constructor) or inspect.isfunction(constructor)
-    hints = declared_types(constructor) if has_hints else {}
+    hints = declared_types(constructor)
     fields: Iterable[Any] = dataclasses.fields(constructor) if dataclasses.is_dataclass(constructor) else ()
     factory_defaults = {
         x.name: x.default_factory() for x in fields if x.default_factory is not dataclasses.MISSING
     }
-    try:
-        declared = inspect.signature(constructor).parameters
-    except (TypeError, ValueError) as error:
-        name = getattr(constructor, "__name__", str(constructor))
-        raise ShoalError(f"{name} cannot make an environment: its parameters are unknown") from error
     return {
         name: x.replace(annotation=hints.get(name, Any), default=factory_defaults.get(name, x.default))
-        for name, x in declared.items()
+        for name, x in inspect.signature(constructor).parameters.items()
     }
 
 
 def _check_parameter(
     name: str,
     parameter: str,
-    value: Any,
+    value: object,
     known: Mapping[str, inspect.Parameter],
     bounds: Mapping[str, Bounds],
-) -> Any:
+) -> object:
     """Validate and return a parameter's value."""
     from shoal.envs import parameters  # noqa: PLC0415  (imports JAX)
 
@@ -419,7 +404,7 @@ def check_count(name: str, parameter: str, value: Any) -> int | None:
     return count
 
 
-def check_is_environment(subject: str, env: Any) -> None:
+def check_is_environment(subject: str, env: object) -> None:
     """Require that an object has the attributes and methods of an environment.
 
     Args:

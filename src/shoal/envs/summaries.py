@@ -12,42 +12,27 @@ REDUCTIONS = ("last", "sum", "mean", "max")  # an entry without a declaration is
 Info = Mapping[str, Array]
 
 
-def reduction_of(entry: str, summaries: Mapping[str, str]) -> str:
-    """Return the reduction of an entry.
-
-    Raises:
-      ShoalError: the environment declares a reduction that does not exist.
-    """
-    reduction = summaries.get(entry, "last")
-    if reduction not in REDUCTIONS:
-        raise ShoalError(
-            f"info_summaries[{entry!r}] is {reduction!r}; 'last', 'sum', 'mean' or 'max' would be right"
-            f"{nearest(str(reduction), REDUCTIONS)}"
-        )
-    return reduction
-
-
 def initial(info: Info, summaries: Mapping[str, str]) -> dict[str, Array]:
     """Return the sums before the first step; entries that are added are float32, so that booleans are counted.
 
     Raises:
       ShoalError: the environment declares a reduction that does not exist.
     """
-    for entry in summaries:
-        reduction_of(entry, summaries)
-
-    def zero(entry: str, x: Array) -> Array:
-        is_added = reduction_of(entry, summaries) in ("sum", "mean")
-        return jnp.zeros_like(x, jnp.float32 if is_added else None)
-
-    return {entry: zero(entry, x) for entry, x in info.items()}
+    for entry, reduction in summaries.items():
+        if reduction not in REDUCTIONS:
+            raise ShoalError(
+                f"info_summaries[{entry!r}] is {reduction!r}; 'last', 'sum', 'mean' or 'max' would be right"
+                f"{nearest(str(reduction), REDUCTIONS)}"
+            )
+    added = {entry for entry, reduction in summaries.items() if reduction in ("sum", "mean")}
+    return {entry: jnp.zeros_like(x, jnp.float32 if entry in added else None) for entry, x in info.items()}
 
 
 def accumulate(sums: Info, info: Info, summaries: Mapping[str, str], first: Array) -> dict[str, Array]:
     """Add one step to the sums; `first`, with the entries' leading axes, is true on an episode's first step."""
 
     def add(entry: str, sums: Array, new: Array) -> Array:
-        reduction = reduction_of(entry, summaries)
+        reduction = summaries.get(entry, "last")
         if reduction == "last":
             return new.astype(sums.dtype)
         if reduction == "max":
@@ -61,7 +46,7 @@ def finalise(sums: Info, summaries: Mapping[str, str], length: Array) -> dict[st
     """Return the sums, those that are declared means divided by the number of steps."""
     steps = jnp.maximum(length, 1.0)
     return {
-        entry: x / _expand_like(steps, x) if reduction_of(entry, summaries) == "mean" else x
+        entry: x / _expand_like(steps, x) if summaries.get(entry) == "mean" else x
         for entry, x in sums.items()
     }
 

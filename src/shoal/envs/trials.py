@@ -15,8 +15,7 @@ from shoal.types import EPISODE_ENDED, Array, Environment, PyTree, State
 from shoal.types.spaces import Dict, Discrete, Space
 from shoal.xla import sparse_updates
 
-# Entries of `info` for the episode of this step.
-EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH = "episode_index", "episode_return", "episode_length"
+OWN_ENTRIES = ("episode_index", "episode_return", "episode_length")  # of `info`, for the episode of this step
 OF_EPISODE_SUFFIX = "_of_episode"  # suffix of the entries of `info` for each episode of the trial
 
 
@@ -73,22 +72,14 @@ class Trial(Wrapper):
     @property
     def info_summaries(self) -> Mapping[str, str]:
         """The inner reductions, over the whole trial; for the trial's own entries the value at its end."""
-        return MappingProxyType(
-            {
-                **self.env.info_summaries,
-                **dict.fromkeys((EPISODE_INDEX, EPISODE_RETURN, EPISODE_LENGTH), "last"),
-            }
-        )
+        return MappingProxyType({**self.env.info_summaries, **dict.fromkeys(OWN_ENTRIES, "last")})
 
     def reset(self, key: Array) -> tuple[TrialState, TimeStep]:
         """Start a new trial with the first episode of a new task.
 
         Raises:
-          ShoalError: `episodes` is less than 1, or the inner observation or `info` has an entry with a name that the
-            trial uses.
+          ShoalError: the inner observation or `info` has an entry with a name that the trial uses.
         """
-        if self.episodes < 1:
-            raise ShoalError(f"episodes={self.episodes} of a Trial is too few; give 1 or more")
         inner, timestep = self.env.reset(key)
         self._check_names(timestep.info)
         zeros = summaries.initial(timestep.info, self.env.info_summaries)
@@ -101,12 +92,11 @@ class Trial(Wrapper):
             info=zeros,
             log={},
         )
-        results = summaries.finalise(zeros, self.env.info_summaries, initial.length)
         log = jax.tree.map(
-            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _episode_results(initial, results)
+            lambda x: jnp.zeros((self.episodes, *x.shape), x.dtype), _episode_results(initial, zeros)
         )
         state = initial._replace(log=log)
-        return state, self._with_trial_entries(timestep, state, jnp.asarray(False), timestep.info)
+        return state, self._with_trial_entries(timestep, state, jnp.asarray(False))
 
     def step(self, state: TrialState, action: PyTree, key: Array) -> tuple[TrialState, TimeStep]:
         """Make one step, and start the next episode where this step ended an episode that is not the trial's last."""
@@ -118,7 +108,7 @@ class Trial(Wrapper):
         within_trial = timestep._replace(
             last=has_ended & is_last, discount=jnp.where(has_next, 1.0, timestep.discount)
         )
-        outcome = self._with_trial_entries(within_trial, state, has_ended, timestep.info)
+        outcome = self._with_trial_entries(within_trial, state, has_ended)
         return self._start_next_episode(has_next, state, outcome, next_key)
 
     def _start_next_episode(
@@ -145,7 +135,7 @@ class Trial(Wrapper):
                 info=jax.tree.map(jnp.zeros_like, state.info),
             )
             next_timestep = timestep._replace(
-                observation=self._next_observation(timestep.observation, next_timestep.observation),
+                observation=self._with_flag(next_timestep.observation, jnp.asarray(True)),
                 action_mask=next_timestep.action_mask,
                 alive=next_timestep.alive,
             )
@@ -174,42 +164,25 @@ class Trial(Wrapper):
         }
         return updated._replace(log=log)
 
-    def _with_trial_entries(
-        self, timestep: TimeStep, state: TrialState, has_ended: Array, info: Mapping[str, Array]
-    ) -> TimeStep:
+    def _with_trial_entries(self, timestep: TimeStep, state: TrialState, has_ended: Array) -> TimeStep:
         """Add the flag to a time-step's observation, and the trial's own entries to its info."""
         observation = self._with_flag(timestep.observation, has_ended)
-        trial_info = {
-            EPISODE_INDEX: state.episode,
-            EPISODE_RETURN: state.returned,
-            EPISODE_LENGTH: state.length,
-        }
-        return timestep._replace(observation=observation, info={**info, **trial_info, **state.log})
+        own = dict(zip(OWN_ENTRIES, (state.episode, state.returned, state.length), strict=True))
+        return timestep._replace(observation=observation, info={**timestep.info, **own, **state.log})
 
     def _with_flag(self, observation: PyTree, has_ended: Array) -> PyTree:
         """Add to an inner observation whether an episode has just ended."""
-        entries = self._observation_entries(observation)
+        is_dictionary = isinstance(self.env.observation_space, Dict)
+        entries = observation if is_dictionary else {"observation": observation}
         agents = () if self.num_agents == 1 else (self.num_agents,)
         flag = jnp.broadcast_to(has_ended.astype(jnp.int32), agents)
         return {**entries, EPISODE_ENDED: flag}
 
-    def _next_observation(self, ended: PyTree, started: PyTree) -> PyTree:
-        """Return the observation where an episode has ended and the next one has started."""
-        return {**ended, **self._observation_entries(started)}
-
-    def _observation_entries(self, observation: PyTree) -> dict[str, PyTree]:
-        """Return the inner observation as a dictionary."""
-        return observation if isinstance(self.env.observation_space, Dict) else {"observation": observation}
-
     def _check_names(self, info: Mapping[str, Array]) -> None:
-        reserved = {
-            EPISODE_INDEX,
-            EPISODE_RETURN,
-            EPISODE_LENGTH,
-            *(f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length", *info)),
-        }
+        of_episodes = (f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length", *info))
+        reserved = {*OWN_ENTRIES, "return", "length", *of_episodes}
         for name in info:
-            if name in reserved or name in ("return", "length"):
+            if name in reserved:
                 raise ShoalError(f"a Trial uses the name {name!r} in `info` itself; rename that entry")
 
 
@@ -227,9 +200,6 @@ class Consecutive(Trial):
 
     def _with_flag(self, observation: PyTree, has_ended: Array) -> PyTree:
         return observation
-
-    def _next_observation(self, ended: PyTree, started: PyTree) -> PyTree:
-        return started
 
 
 def consecutive(env: Environment, episodes: int) -> Environment:

@@ -21,15 +21,15 @@ STATE = "state"  # the entry that shows hidden numbers to the critic
 class BeginningWrapper(Wrapper):
     """A base of wrappers that change how an episode begins, by `_begin`, whichever way it is started."""
 
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """Start a new episode."""
         return self._begin(*self.env.reset(key))
 
-    def again(self, state: State, key: jax.Array) -> tuple[Any, TimeStep]:
+    def again(self, state: State, key: jax.Array) -> tuple[State, TimeStep]:
         """Start a new episode of the same task."""
         return self._begin(*again(self.env, self.inner_state(state), key))
 
-    def _begin(self, inner: State, timestep: TimeStep) -> tuple[Any, TimeStep]:
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ class TimeLimit(BeginningWrapper):
 
     def __post_init__(self) -> None:
         """Take the limit inside where it is smaller, and its place where nothing is between."""
-        inner: Any = self.env
+        inner = self.env
         while isinstance(inner, Wrapper) and type(inner).__module__ == __name__:
             if isinstance(inner, TimeLimit):
                 object.__setattr__(self, "max_steps", min(self.max_steps, inner.max_steps))
@@ -162,20 +162,15 @@ class Flatten(ObservationWrapper):
         Raises:
           ShoalError: some entries of the observation are for the critic only; a vector has no entries.
         """
-        self._check_entries()
-        return flattened_space(self.env.observation_space)
-
-    def _check_entries(self) -> None:
-        for whose in ("critic", "actor"):
-            if names := getattr(self.env, f"{whose}_only", ()):
+        for whose, names in (("critic", self.env.critic_only), ("actor", self.env.actor_only)):
+            if names:
                 raise ShoalError(
                     f"Flatten makes one vector of the observation, of which {whose}_only={names} is for the {whose} "
                     "only; flatten the entries in the environment itself, or leave the wrapper out"
                 )
+        return flattened_space(self.env.observation_space)
 
     def _shown(self, timestep: TimeStep) -> TimeStep:
-        self._check_entries()
-
         def flatten_observation(observation: PyTree) -> jax.Array:
             return flatten(self.env.observation_space, observation)
 
@@ -260,12 +255,12 @@ class Shown(Wrapper):
     @property
     def actor_only(self) -> tuple[str, ...]:
         """The entries of the observation that only the actor is shown."""
-        return tuple(dict.fromkeys((*getattr(self.env, "actor_only", ()), *self.of_actor)))
+        return tuple(dict.fromkeys((*self.env.actor_only, *self.of_actor)))
 
     @property
     def critic_only(self) -> tuple[str, ...]:
         """The entries of the observation that only a critic is shown."""
-        return tuple(dict.fromkeys((*getattr(self.env, "critic_only", ()), *self.of_critic)))
+        return tuple(dict.fromkeys((*self.env.critic_only, *self.of_critic)))
 
 
 def with_hidden_entries(
@@ -277,7 +272,7 @@ def with_hidden_entries(
     """
 
     @functools.wraps(constructor, updated=())
-    def make(*args: Any, critic_state: bool = False, **parameters: Any) -> Hide:
+    def make(*args: object, critic_state: bool = False, **parameters: object) -> Hide:
         return Hide(constructor(*args, **parameters), hidden, critic_state)
 
     inner = inspect.signature(constructor)

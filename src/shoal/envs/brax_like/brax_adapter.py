@@ -16,7 +16,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.brax_like import mujoco_pictures
-from shoal.envs.brax_like.model_randomisation import changed_leaves, with_leaves
+from shoal.envs.brax_like.model_randomisation import Randomiser, changed_leaves, with_leaves
 from shoal.envs.registry import check_count
 from shoal.envs.suites.conversion import in_float32, of_types, unbounded
 from shoal.envs.suites.packages import by_convention, import_suite, is_one_of
@@ -57,7 +57,7 @@ class BraxLike(Adapted):
     """
 
     world: Any = static()
-    randomiser: Any = static(None)
+    randomiser: Randomiser | None = static(None)
 
     @property
     def observation_space(self) -> Space:
@@ -125,7 +125,7 @@ class BraxLike(Adapted):
         return mujoco_pictures.draw(self.world, state.inner)
 
 
-def observes_time(world: Any) -> bool:
+def observes_time(world: object) -> bool:
     """Report whether the observation holds the time, so that the limit is a part of the task, which keeps it."""
     return is_one_of(world, "mujoco_playground", OBSERVES_TIME)
 
@@ -145,14 +145,14 @@ class BraxSuite(Suite):
 
     interface = ("reset", "step", "action_size")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return Brax's classes by name."""
         return import_suite(self.prefix, "brax.envs")._envs
 
-    def randomiser_of(self, name: str) -> Any:
+    def randomiser_of(self, name: str) -> Randomiser | None:
         """Return the function of domain randomisation of a name; None where there is none, as in Brax."""
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., object]:
         """Return the class, or the function, that makes the object of a name."""
         mujoco_pictures.draw_without_a_window()
         return super().maker(name)
@@ -162,7 +162,7 @@ class BraxSuite(Suite):
         known = self.class_parameters(name)
         return {**known, **plain_parameters({RANDOMIZE: False}), **known}
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name, with the package's randomiser if it is asked for.
 
         Raises:
@@ -178,16 +178,16 @@ class BraxSuite(Suite):
                 raise ShoalError(f"{self.prefix}{name} has no domain randomiser; leave randomize out")
         return BraxLike(world, randomiser)  # type: ignore[return-value]
 
-    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> int | None:
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> int | None:
         """Return the time limit in steps: that of the package's own training."""
         return EPISODE_LENGTH
 
-    def limit(self, world: Any, *params: Any) -> int | None:
+    def limit(self, world: Any, *params: PyTree) -> int | None:
         """Return the time limit of an object: that of its config, or of Brax's training."""
         limit = getattr(getattr(world, "_config", None), LIMIT, EPISODE_LENGTH)
         return check_count(type(world).__name__, LIMIT, limit) or EPISODE_LENGTH
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: Any, *params: PyTree) -> Environment:
         """Make the environment of an object."""
         return BraxLike(world)  # type: ignore[return-value]
 
@@ -199,7 +199,7 @@ BRAX = BraxSuite("brax/")
 def _facts(world: Any) -> Facts:
     """Read the facts about an object."""
 
-    def play(key: Array) -> tuple[PyTree, PyTree, Mapping[str, Any]]:
+    def play(key: Array) -> tuple[PyTree, PyTree, Mapping[str, Array]]:
         first = world.reset(key)
         after = world.step(jax.tree.map(lambda x: x, first), jnp.zeros(world.action_size))
         _ = after.reward, after.done, after.info, [x.shape for x in _entries(first.obs).values()]
@@ -211,7 +211,7 @@ def _facts(world: Any) -> Facts:
 def _completed(inner: PyTree, state: PyTree) -> PyTree:
     """Return a state after a reset with the entries of `info` and `metrics` that only a step makes, as zeros."""
 
-    def complete(own: Mapping[str, object], shapes: Mapping[str, object]) -> dict[str, Any]:
+    def complete(own: Mapping[str, object], shapes: Mapping[str, object]) -> dict[str, object]:
         missing = {
             k: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x)
             for k, x in shapes.items()
@@ -224,7 +224,7 @@ def _completed(inner: PyTree, state: PyTree) -> PyTree:
     )
 
 
-def _entries(observation: PyTree) -> dict[str, Any]:
+def _entries(observation: PyTree) -> dict[str, Array]:
     return dict(observation) if isinstance(observation, Mapping) else {"": observation}
 
 

@@ -2,23 +2,26 @@
 
 import copy
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from shoal.types import Array, PyTree
 
+# Of a model and keys; returns the models, and which axes of their leaves are of the keys.
+Randomiser = Callable[[PyTree, Array], tuple[PyTree, PyTree]]
 MODELS = ("_mjx_model", "sys")  # the attribute that holds the physics, in Playground and in Brax
 
 
-def changed_leaves(randomiser: Any, world: Any, key: Array) -> tuple[Array, ...]:
+def changed_leaves(randomiser: Randomiser, world: object, key: Array) -> tuple[Array, ...]:
     """Draw the physics of one episode, and return the leaves that differ between episodes."""
     models, _ = randomiser(_model(world), key[None])
     leaves = dict(_paths(models))
     return tuple(leaves[path][0] for path in _changed_paths(randomiser, world))
 
 
-def with_leaves(world: object, randomiser: object, leaves: tuple[Array, ...]) -> Any:
+def with_leaves(world: object, randomiser: Randomiser | None, leaves: tuple[Array, ...]) -> Any:
     """Return an object whose model has these leaves; the object itself without a randomiser."""
     if randomiser is None:
         return world
@@ -31,7 +34,7 @@ def with_leaves(world: object, randomiser: object, leaves: tuple[Array, ...]) ->
 
 
 @functools.cache
-def _changed_paths(randomiser: Any, world: Any) -> tuple[str, ...]:
+def _changed_paths(randomiser: Randomiser, world: object) -> tuple[str, ...]:
     """Return the paths of the leaves to which the randomiser gives an axis."""
     with jax.ensure_compile_time_eval():
         key = jax.random.key(0)
@@ -39,7 +42,7 @@ def _changed_paths(randomiser: Any, world: Any) -> tuple[str, ...]:
     return tuple(path for path, axis in _paths(in_axes) if axis is not None)
 
 
-def _paths(tree: PyTree) -> list[tuple[str, Any]]:
+def _paths(tree: PyTree) -> list[tuple[str, Array]]:
     return [
         (jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     ]

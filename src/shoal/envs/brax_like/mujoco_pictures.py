@@ -13,6 +13,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import describe_error
 from shoal.envs.suites.packages import import_suite
+from shoal.types import State
 
 HEIGHT, WIDTH = 240, 320
 VARIABLE = "MUJOCO_GL"
@@ -26,7 +27,7 @@ def draw_without_a_window() -> None:
         os.environ[VARIABLE] = "egl"
 
 
-def draw(world: Any, inner: Any) -> np.ndarray:
+def draw(world: Any, inner: State) -> np.ndarray:
     """Draw a state of Playground or Brax, uint8 [height, width, 3].
 
     Raises:

@@ -10,6 +10,7 @@ from typing import Any
 from shoal.base.errors import ShoalError
 from shoal.config.arguments import LARGEST_INDEX, short_repr
 from shoal.envs.brax_like.brax_adapter import EPISODE_LENGTH, LIMIT, BraxSuite, observes_time
+from shoal.envs.brax_like.model_randomisation import Randomiser
 from shoal.envs.suites.packages import import_suite, undisturbed
 from shoal.envs.suites.static_values import plain_parameters
 from shoal.envs.suites.suite import Parameters
@@ -24,7 +25,7 @@ NESTED = "__"  # between the names of a nested entry: `reward_config__scales__po
 class PlaygroundSuite(BraxSuite):
     """The environments of MuJoCo Playground, whose parameters are the entries of a config."""
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return the functions that make Playground's objects by name."""
         return {name: functools.partial(_load, name) for name in _registry().ALL_ENVS}
 
@@ -37,7 +38,7 @@ class PlaygroundSuite(BraxSuite):
         entries = {key: x for key, x in _config(name).items() if key not in left_out and key.isidentifier()}
         return plain_parameters(entries | {IMPL: "jax"} | ({MENAGERIE: ""} if _needs_robots(name) else {}))
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., object]:
         """Return the class, or the function, that makes the object of a name, with the folder of robots.
 
         A user's class may need them or not.
@@ -45,26 +46,26 @@ class PlaygroundSuite(BraxSuite):
         maker = super().maker(name)
 
         @functools.wraps(maker)
-        def make(**values: Any) -> Any:
+        def make(**values: Any) -> object:
             with _robots(name, "" if ":" in name else values.pop(MENAGERIE, "")):
                 return maker(**values)
 
         return make
 
-    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> int | None:
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> int | None:
         """Return the time limit in steps: that of the name's config."""
         self.maker(name)
         return int(_config(name).get(LIMIT, EPISODE_LENGTH))
 
-    def randomiser_of(self, name: str) -> Any:
+    def randomiser_of(self, name: str) -> Randomiser | None:
         """Return Playground's randomiser of a name; None where it has none."""
         with undisturbed():  # it prints where there is none
             return None if ":" in name else _registry().get_domain_randomizer(name)
 
-    def portable_parameters(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def portable_parameters(self, name: str, parameters: Mapping[str, object]) -> dict[str, object]:
         """Return the parameters that a run writes down; a folder of robots as a path from the root."""
         folder = _needs_robots(name) and parameters.get(MENAGERIE)
-        portable = {MENAGERIE: str(Path(folder).expanduser().resolve())} if folder else {}
+        portable = {MENAGERIE: str(Path(str(folder)).expanduser().resolve())} if folder else {}
         return dict(parameters) | portable
 
 
@@ -80,20 +81,12 @@ def _config(name: str) -> dict[str, Any]:
     """Return the entries of a name's default config by flat names; empty for a user's class."""
     if ":" in name:
         return {}
+    flat = import_suite(PREFIX, "flax.traverse_util").flatten_dict  # flax comes with Playground
     with undisturbed():
-        return _flat(_registry().get_default_config(name).to_dict())
+        return flat(_registry().get_default_config(name).to_dict(), sep=NESTED)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= (
-            _flat(value, f"{prefix}{name}{NESTED}") if isinstance(value, Mapping) else {prefix + name: value}
-        )
-    return flat
-
-
-def _load(name: str, **values: Any) -> Any:
+def _load(name: str, **values: object) -> Any:
     """Make Playground's object of a name from changes of its config, with its limit out of reach."""
     overrides = {key.replace(NESTED, "."): value for key, value in values.items()}
     world = _registry().load(name, config_overrides={IMPL: "jax", **overrides})

@@ -25,16 +25,8 @@ class AcrobotState(NamedTuple):
 
 def observe(state: AcrobotState) -> jax.Array:
     """Return cosine and sine of both angles and the two velocities, [6]."""
-    return jnp.stack(
-        (
-            jnp.cos(state.angle_1),
-            jnp.sin(state.angle_1),
-            jnp.cos(state.angle_2),
-            jnp.sin(state.angle_2),
-            state.velocity_1,
-            state.velocity_2,
-        )
-    )
+    angle_1, angle_2, *velocities = state
+    return jnp.stack((jnp.cos(angle_1), jnp.sin(angle_1), jnp.cos(angle_2), jnp.sin(angle_2), *velocities))
 
 
 def wrap(angle: jax.Array) -> jax.Array:

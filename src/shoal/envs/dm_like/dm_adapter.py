@@ -4,7 +4,6 @@ Most of Jumanji's tasks end by their time limit as by a termination. It is set o
 discount 0 is a termination; Shoal's own limit truncates. The masks in Jumanji's observations become action masks.
 """
 
-import contextlib
 import copy
 import functools
 import math
@@ -89,7 +88,7 @@ class DMLike(Adapted):
             terminated=is_last & ~is_cut,
             truncated=is_cut,
             action_mask=mask,
-            info=_info(made),
+            info=numbers_of(made.extras or {}, jnp.float32),
         )
 
     def _is_cut(self, state: State) -> Array | bool:
@@ -125,12 +124,12 @@ class DMSuite(Suite):
 
     interface = ("reset", "step", "action_spec", "observation_spec")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return the functions that make Jumanji's objects by name."""
         names = packages.import_suite(self.prefix, "jumanji.registration")._REGISTRY
         return {x: functools.partial(packages.import_suite(self.prefix).make, x) for x in sorted(names)}
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., object]:
         """Return the class, or the function, that makes the object of a name, without downloads."""
         return functools.partial(_made_offline, self.prefix + name, super().maker(name))
 
@@ -143,13 +142,13 @@ class DMSuite(Suite):
                 maker = registry.load(registry._REGISTRY[name].entry_point)
         return plain_parameters({k: x for k, x in defaults_of(maker).items() if k != LIMIT})
 
-    def limit(self, world: Any, *params: Any) -> int | None:
+    def limit(self, world: Any, *params: PyTree) -> int | None:
         """Return Jumanji's time limit in steps; None where it has none, or keeps it."""
         if packages.is_one_of(world, "jumanji", SIZED_BY_LIMIT):
             return None
         return check_count(type(world).__name__, LIMIT, getattr(world, LIMIT, None))
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: Any, *params: PyTree) -> Environment:
         """Make the environment of an object, which is not changed."""
         own = _without_limit(world)
         _actions(own)  # which refuses some
@@ -159,15 +158,17 @@ class DMSuite(Suite):
 JUMANJI = DMSuite(PREFIX)
 
 
-def _made_offline(name: str, maker: Callable[..., Any], **values: Any) -> Any:
-    """Make an object without what Jumanji downloads.
+def _made_offline(name: str, maker: Callable[..., object], **values: object) -> Any:
+    """Make an object of what Hugging Face's library, by which Jumanji downloads, has downloaded before.
 
     Raises:
       ShoalError: it needs files that are not here.
     """
+    from huggingface_hub import constants  # noqa: PLC0415  (is installed with Jumanji alone)
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
-        with _without_downloads():
-            return maker(**values)
+        return maker(**values)
     except Exception as error:
         if not type(error).__module__.startswith("huggingface_hub"):
             raise
@@ -175,19 +176,6 @@ def _made_offline(name: str, maker: Callable[..., Any], **values: Any) -> Any:
             f"{name} needs files that Jumanji downloads when it is made, and which are not here; make it once where "
             f"there is a network: python -c \"import jumanji; jumanji.make('{name.removeprefix(PREFIX)}')\""
         ) from error
-
-
-@contextlib.contextmanager
-def _without_downloads() -> Any:
-    """Let Hugging Face's library use only what was downloaded before."""
-    try:
-        from huggingface_hub import constants  # noqa: PLC0415
-    except ImportError:
-        yield
-        return
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
     finally:
         constants.HF_HUB_OFFLINE = before
 
@@ -204,25 +192,12 @@ def _without_limit(world: Any) -> Any:
     return own
 
 
-def _entries(observation: PyTree) -> dict[str, Any]:
-    """Return the arrays of an observation by name."""
+def _divided(observation: PyTree) -> tuple[dict[str, Array], Array | None]:
+    """Return the arrays of an observation by name but for the mask, and the mask, None if there is none."""
     leaves = jax.tree_util.tree_flatten_with_path(observation)[0]
-    return {".".join(map(_name, path)): leaf for path, leaf in leaves}
-
-
-def _name(part: Any) -> str:
-    return str(next(getattr(part, name) for name in ("name", "key", "idx") if hasattr(part, name)))
-
-
-def _divided(observation: PyTree) -> tuple[dict[str, Any], Any]:
-    """Return the entries of an observation but for the mask, and the mask, None if there is none."""
-    entries = _entries(observation)
+    entries = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
     mask = entries.pop(MASK, None)
     return entries, mask
-
-
-def _info(made: Any) -> dict[str, Array]:
-    return numbers_of(made.extras or {}, jnp.float32)
 
 
 @functools.cache
@@ -238,7 +213,7 @@ def _facts(world: Any) -> Facts:
                 f"{PREFIX}{type(world).__name__} has a reward for each of {made.reward.shape[0]} agents; only "
                 "environments of one agent are adapted"
             )
-        return after, made.observation, _info(made)
+        return after, made.observation, numbers_of(made.extras or {}, jnp.float32)
 
     with packages.undisturbed():
         return trace(world, play)
@@ -259,9 +234,4 @@ def _actions(world: Any) -> Actions:
     if not parts and not jnp.issubdtype(space.dtype, jnp.floating):  # type: ignore[union-attr]
         raise ShoalError(f"{where} has actions {space}, which are neither discrete nor controls")
     is_joint = len(parts) > 1 and mask is not None and mask.shape == parts
-    if mask is not None and not is_joint and math.prod(mask.shape) != sum(parts):
-        raise ShoalError(
-            f"{where} has a mask {mask.shape} of actions {parts}, which fits neither the parts nor all their "
-            "combinations"
-        )
     return Actions(spec, parts, is_joint)

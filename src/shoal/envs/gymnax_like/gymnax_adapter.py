@@ -7,7 +7,7 @@ that observe the time keep theirs, as a truncation.
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ class GymnaxLike(Adapted):
         bounds are not stacked.
     """
 
-    params: Any
+    params: PyTree
     world: Any = static()
     actions: Converted = static()
 
@@ -55,7 +55,9 @@ class GymnaxLike(Adapted):
     @property
     def observation_space(self) -> Space:
         """The package's space; unbounded where its bounds depend on parameters that are not known."""
-        return _spaces(self.world, _known(self.world, self.params))[0].space
+        if not _is_known(self.world, self.params):
+            return _usual_observations(self.world).space
+        return _observations(self.world, self.params).space
 
     def reset(self, key: Array) -> tuple[State, TimeStep]:
         """Start a new episode; `info` is zeros."""
@@ -80,7 +82,7 @@ class GymnaxLike(Adapted):
 
     def _shown(self, observation: PyTree) -> PyTree:
         """Return the observation in the dtypes of its space, which may differ from those that are made."""
-        return _spaces(self.world, None)[0].to_shoal(observation)
+        return _usual_observations(self.world).to_shoal(observation)
 
 
 @environment
@@ -97,14 +99,9 @@ class GymnaxSuite(Suite):
 
     interface = ("reset_env", "step_env", "default_params", "action_space", "observation_space")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return gymnax's classes by name."""
         return packages.import_suite(self.prefix, "gymnax.registration")._registry
-
-    def documentation(self, name: str) -> str:
-        """Return the class and its package."""
-        owner = "your own" if ":" in name else self.family.title
-        return f"{type(self.world_of(name, ())).__name__}, of {owner}."
 
     def parameters(self, name: str) -> Parameters:
         """Return the parameters of the class and those of its `params`, but for a limit that Shoal keeps."""
@@ -115,7 +112,7 @@ class GymnaxSuite(Suite):
         shown = {x: getattr(default, x) for x in names if x not in LIMITS or observes_time(usual)}
         return self.class_parameters(name) | static_values.plain_parameters(shown)
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name from the parameters of its class and of its `params`."""
         known, of_class = self.parameters(name), self.class_parameters(name)
         world, changes = self.world_of(name, self.arguments(name, parameters)), {}
@@ -124,62 +121,25 @@ class GymnaxSuite(Suite):
             bounds = Bounds(low=1 if k in LIMITS else None)
             check_value(f"{self.prefix}{name}: {k}", value, declared.annotation, bounds)
             # The package's code may require a float where a whole number is given for one.
-            is_float = isinstance(declared.default, float) and isinstance(value, int)
-            changes[k] = float(value) if is_float else value
+            changes[k] = float(value) if isinstance(value, int) and declared.annotation is float else value
         return _environment(world, world.default_params, changes)
 
-    def require(self, name: str, world: Any) -> None:
-        """Require gymnax's functions of an object that neither wraps another nor begins new episodes itself."""
-        super().require(name, world)
-        subject = subject_of(name, world)
-        # Of the class: gymnax's wrappers pass on the attributes of the object inside, whose steps they would not
-        # change.
-        if not hasattr(type(world), "step_env"):
-            raise ShoalError(
-                f"{subject} has no `step_env` of its own; give the environment inside the wrapper"
-            )
-        if packages.is_one_of(world, "craftax", ("EnvironmentAutoReset",)):
-            raise ShoalError(
-                f"{subject} begins new episodes itself; give one that does not, as Craftax's NoAutoReset do"
-            )
-
-    def limit(self, world: Any, params: Any = None) -> int | None:
+    def limit(self, world: Any, params: PyTree = None) -> int | None:
         """Return the limit that Shoal keeps in place of the package, None where there is none or the package does."""
-        default = world.default_params
-        params = default if params is None else params
-        where = type(world).__name__
-        if type(params) is not type(default):
-            raise ShoalError(
-                f"{where} has other parameters than the pair's; give those that `gymnax.make` gives"
-            )
+        params = world.default_params if params is None else params
         name = limit_name(params)
-        limit = getattr(params, name, None)
-        if not observes_time(world):
-            return check_count(where, name, limit)
-        check_value(f"{where}: {name}", limit, float | None, Bounds(low=1))
-        return None
+        limit = None if observes_time(world) else getattr(params, name, None)
+        return check_count(type(world).__name__, name, limit)
 
-    def environment(self, world: Any, params: Any = None) -> Environment:
+    def environment(self, world: Any, params: PyTree = None) -> Environment:
         """Make the environment of an object, by default with its usual parameters."""
         return _environment(world, world.default_params if params is None else params, {})
-
-    def adapted(self, given: Any) -> Environment:
-        """Make an environment, with its time limit, of an object or of the pair that `gymnax.make` returns.
-
-        Raises:
-          ShoalError: it begins new episodes itself, as Craftax's classes without NoAutoReset do, or is a wrapper.
-        """
-        if isinstance(given, tuple) and len(given) != 2:
-            raise ShoalError(
-                f"a tuple of {len(given)} is not the pair that `gymnax.make` returns: an object and its parameters"
-            )
-        return super().adapted(given)
 
 
 class CraftaxSuite(GymnaxSuite):
     """The environments of Craftax, which have no parameters of a class."""
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., object]]:
         """Return what makes the objects that do not begin new episodes themselves."""
         make = packages.import_suite(self.prefix, "craftax.craftax_env").make_craftax_env_from_name
         return {name: functools.partial(make, name, auto_reset=False) for name in self.family.names}
@@ -188,29 +148,42 @@ class CraftaxSuite(GymnaxSuite):
         """Return those of a user's class; Craftax's own have none."""
         return super().class_parameters(name) if ":" in name else {}
 
+    def require(self, name: str, world: object) -> None:
+        """Require gymnax's functions of an object that does not begin new episodes itself."""
+        super().require(name, world)
+        if packages.is_one_of(world, "craftax", ("EnvironmentAutoReset",)):
+            raise ShoalError(
+                f"{subject_of(name, world)} begins new episodes itself; give one that does not, as Craftax's "
+                "NoAutoReset do"
+            )
+
 
 GYMNAX, CRAFTAX = GymnaxSuite("gymnax/"), CraftaxSuite("craftax/")
 
 
-def observes_time(world: Any) -> bool:
+def observes_time(world: object) -> bool:
     """Report whether the observation holds the time, so that the limit is a part of the task."""
     return packages.is_one_of(world, "gymnax", OBSERVES_TIME)
 
 
-def limit_name(params: Any) -> str:
+def limit_name(params: PyTree) -> str:
     """Return the name of the parameter that is the limit; "" where there is none."""
     return next((name for name in LIMITS if hasattr(params, name)), "")
 
 
-def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environment:
+def _environment(world: Any, params: PyTree, changes: Mapping[str, object]) -> Environment:
     """Make the environment of an object from its parameters and changes of them, with its own limit out of reach."""
+    _observations(world, world.default_params)  # so that what fails in a step is said when it is made
     if (name := limit_name(params)) and not observes_time(world):
         changes = {**changes, name: LARGEST_INDEX}
     with packages.by_convention(world):
         params = params.replace(**changes) if changes else params
         # Python's numbers become float32 where they are traced, and the packages require integers to be integers.
         params = jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
-        actions = _spaces(world, _known(world, params))[1]
+        with packages.undisturbed():
+            actions = converted(
+                world.action_space(params if _is_known(world, params) else world.default_params)
+            )
     kind = DrawnGymnaxLike if gymnax_pictures.can_draw(world) else GymnaxLike
     return kind(params, world, actions)  # type: ignore[return-value]
 
@@ -219,7 +192,7 @@ def _environment(world: Any, params: Any, changes: Mapping[str, Any]) -> Environ
 def _facts(world: Any) -> Facts:
     """Read the facts about an object with its default parameters."""
 
-    def play(key: Array) -> tuple[PyTree, Any, dict[str, Array]]:
+    def play(key: Array) -> tuple[PyTree, PyTree, dict[str, Array]]:
         params = world.default_params
         observation, state = world.reset_env(key, params)
         action = actions.to_package(actions.space.sample(key))
@@ -231,36 +204,32 @@ def _facts(world: Any) -> Facts:
     return trace(world, play)
 
 
-def _info(world: Any, state: State, info: Mapping[str, Any]) -> dict[str, Array]:
+def _info(world: Any, state: State, info: Mapping[str, object]) -> dict[str, Array]:
     """Return the numbers of `info`; in Craftax the achievements so far, which its own has only at an episode's end."""
     if craftax_scores.package_of(world):
         return craftax_scores.achievements(world, state)
     return numbers_of({name: x for name, x in info.items() if name != "discount"})
 
 
-def _known(world: Any, params: Any) -> Hashable | None:
-    """Return the structure of parameters, and the value of each with an array's dtype.
-
-    None where one is traced, or differs between environments of a stack.
-    """
-    (leaves, structure), own = jax.tree.flatten(params), jax.tree.leaves(world.default_params)
-    is_unknown = any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) or any(
-        np.ndim(x) != np.ndim(y) for x, y in zip(leaves, own, strict=False)
+def _is_known(world: Any, params: PyTree) -> bool:
+    """Report whether parameters are numbers, neither traced nor those of a stack of environments."""
+    leaves, own = jax.tree.leaves(params), jax.tree.leaves(world.default_params)
+    return not any(isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) for x in leaves) and all(
+        np.ndim(x) == np.ndim(y) for x, y in zip(leaves, own, strict=False)
     )
-    pairs = [(x, x.dtype.name if isinstance(x, jax.Array) or np.ndim(x) else "") for x in leaves]
-    return None if is_unknown else (structure, static_values.to_static("params", pairs))
+
+
+def _observations(world: Any, params: PyTree) -> Converted:
+    """Return the space of observations for parameters."""
+    with packages.undisturbed(), packages.by_convention(world):
+        return converted(world.observation_space(params), _facts(world).observation)
 
 
 @functools.cache
-def _spaces(world: Any, known: Any) -> tuple[Converted, Converted]:
-    """Return the spaces of observations and actions for what is known of parameters, None where nothing is."""
-    params = world.default_params
-    with packages.undisturbed(), packages.by_convention(world):
-        if known is not None:
-            leaves = [jnp.asarray(x, dtype) if dtype else x for x, dtype in known[1]]
-            params = jax.tree.unflatten(known[0], leaves)
-        observation = converted(world.observation_space(params), _facts(world).observation)
-        action, space = converted(world.action_space(params)), observation.space
-    if known is None and isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.floating):
-        observation = Converted(Box(-np.inf, np.inf, space.shape, space.dtype))
-    return observation, action
+def _usual_observations(world: Any) -> Converted:
+    """Return the space of observations for parameters that are not known, on which its bounds may depend."""
+    observations = _observations(world, world.default_params)
+    space = observations.space
+    if isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.floating):
+        return Converted(Box(-np.inf, np.inf, space.shape, space.dtype))
+    return observations

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.types import Array, PyTree
 from shoal.types.spaces import Box, Dict, Discrete, Space
+
+Row = TypeVar("Row", np.ndarray, Array)
 
 
 def widest(spaces: Sequence[Space]) -> Space | None:
@@ -28,13 +30,9 @@ def widest(spaces: Sequence[Space]) -> Space | None:
     if len(shapes) > 1 and any(len(shape) != 1 for shape in shapes):
         return None
     shape = max(shapes)
-    low = np.min([_padded_bound(box.low, shape) for box in boxes], axis=0)
-    high = np.max([_padded_bound(box.high, shape) for box in boxes], axis=0)
+    low = np.min([padded(box.low, shape) for box in boxes], axis=0)
+    high = np.max([padded(box.high, shape) for box in boxes], axis=0)
     return Box(low, high, dtype=boxes[0].dtype)
-
-
-def _padded_bound(bound: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return bound if bound.shape == shape else np.pad(bound, (0, shape[0] - bound.shape[0]))
 
 
 def stack(space: Space, rows: Sequence[PyTree]) -> PyTree:
@@ -44,9 +42,11 @@ def stack(space: Space, rows: Sequence[PyTree]) -> PyTree:
     return jnp.stack([padded(jnp.asarray(row, space.dtype), space.shape) for row in rows])
 
 
-def padded(row: Array, shape: tuple[int, ...]) -> Array:
+def padded(row: Row, shape: tuple[int, ...]) -> Row:
     """Append zeros, or False, to a vector up to a length; what has the shape already stays."""
-    return row if row.shape == shape else jnp.pad(row, (0, shape[0] - row.shape[0]))
+    # Bounds stay NumPy's, since spaces are compared and hashed while a program is traced.
+    pad = np.pad if isinstance(row, np.ndarray) else jnp.pad
+    return row if row.shape == shape else cast(Row, pad(row, (0, shape[0] - row.shape[0])))
 
 
 def rows_of(values: Any, agents: Sequence[Any]) -> list[Any]:

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from shoal.envs.suites.packages import classes_of
-from shoal.types import Array
+from shoal.types import Array, State
 
 
-class Step(NamedTuple):
+class PlayedStep(NamedTuple):
     """One step of a world, as JaxMARL makes it."""
 
     world: Any
-    before: Any  # the state
+    before: State  # the state
     actions: tuple[Array, ...]  # in the order of the agents
-    after: Any  # the state
+    after: State  # the state
     is_done: Array  # of the world
 
 
@@ -39,7 +39,7 @@ class Ends(NamedTuple):
 class Rule(NamedTuple):
     """The rule by which the ends of a family are read."""
 
-    ends: Callable[[Step], Ends]
+    ends: Callable[[PlayedStep], Ends]
     ends_agents: Callable[[Any], bool] = lambda world: False  # whether agents end before their world
     pays_absent: bool = False  # whether JaxMARL's score has the rewards of agents that ended
 
@@ -54,21 +54,21 @@ def battle(state: object) -> Any:
     return getattr(state, "state", state)
 
 
-def battle_is_won(world: Any, state: Any) -> Array:
+def battle_is_won(world: Any, state: State) -> Array:
     """Report whether the allies of SMAX have won; a battle in which nobody survives is not."""
     alive = battle(state).unit_alive
     return jnp.any(alive[: world.num_allies]) & ~jnp.any(alive[world.num_allies :])
 
 
-def _ends_by_clock(step: Step) -> Ends:
+def _ends_by_clock(step: PlayedStep) -> Ends:
     return Ends(jnp.asarray(False))
 
 
-def _ends_by_game(step: Step) -> Ends:
+def _ends_by_game(step: PlayedStep) -> Ends:
     return Ends(step.is_done)
 
 
-def _battle_ends(step: Step) -> Ends:
+def _battle_ends(step: PlayedStep) -> Ends:
     units = battle(step.after).unit_alive
     allies, enemies = jnp.split(units, [step.world.num_allies])
     is_over = ~jnp.any(allies) | ~jnp.any(enemies)
@@ -76,19 +76,19 @@ def _battle_ends(step: Step) -> Ends:
     return Ends(is_over | ~alive, alive)
 
 
-def _riddle_ends(step: Step) -> Ends:
+def _riddle_ends(step: PlayedStep) -> Ends:
     action = jnp.stack(step.actions)[step.before.agent_in_room]
     return Ends(action == step.world.game_actions["TELL"])
 
 
-def _navigation_ends(step: Step) -> Ends:
+def _navigation_ends(step: PlayedStep) -> Ends:
     is_finished = step.before.done | step.after.goal_reached | step.after.move_term
     if step.world.evaporating:
         return Ends(is_finished, ~is_finished)
     return Ends(step.is_done & is_finished)
 
 
-def _other_ends(step: Step) -> Ends:
+def _other_ends(step: PlayedStep) -> Ends:
     """Read the clock that JaxMARL's base class of states has; agents end together."""
     limit, steps = getattr(step.world, "max_steps", None), getattr(step.after, "step", None)
     is_cut = jnp.asarray(False) if limit is None or steps is None else jnp.asarray(steps) >= limit

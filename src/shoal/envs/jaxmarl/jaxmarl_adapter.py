@@ -1,26 +1,23 @@
 """One of JaxMARL's environments as an environment of Shoal's."""
 
-import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.jaxmarl import agent_rows, endings, worlds
-from shoal.envs.suites.conversion import Converted, converted, of_types, subject_of
-from shoal.envs.suites.packages import by_convention, is_one_of
+from shoal.envs.jaxmarl.joined_agents import WON, WORLD_STATE, Team, info_of, team_of
+from shoal.envs.suites.conversion import of_types
 from shoal.envs.suites.static_values import from_static, plain_parameters
-from shoal.envs.suites.suite import Adapted, Arguments, Facts, Parameters, Suite, trace
-from shoal.types import GLOBAL_STATE, OBSERVATION, TEAM_RETURNS, Array, Environment, PyTree, State, TimeStep
-from shoal.types.spaces import Box, Dict, Discrete, Space
+from shoal.envs.suites.suite import Adapted, Arguments, Parameters, Suite
+from shoal.types import GLOBAL_STATE, OBSERVATION, Array, Environment, PyTree, State, TimeStep
+from shoal.types.spaces import Box, Dict, Space
 
-WORLD_STATE = "world_state"
-WON = "won"  # entry of `info` of SMAX
 # How entries of JaxMARL's `info` are reduced over an episode; the others keep their last value.
 SUMMARIES = {
     WON: "max",
@@ -28,23 +25,6 @@ SUMMARIES = {
     "inner_episode_done": "sum",  # Coin Game
     **dict.fromkeys(("NumC", "GoalR", "AgentC", "MapC", "TimeO", "Return"), "sum"),  # JaxNav
 }
-
-
-class Team(NamedTuple):
-    """The agents of one of JaxMARL's objects, and what their spaces have in common."""
-
-    world: Any
-    names: tuple[Any, ...]  # which STORM has as numbers
-    rule: endings.Rule
-    observations: tuple[Converted, ...]  # of each agent, as are the next
-    actions: tuple[Converted, ...]
-    observation_space: Space  # of one agent, the widest
-    action_space: Space
-    own_actions: np.ndarray | None  # [A, n], the actions that an agent has at all; of discrete ones
-    legal: str  # the name of the method for legal actions; empty if there is none
-    roles: tuple[int, ...]
-    facts: Facts  # of all that `step_env` returns
-    world_state: Any  # its shape and dtype; None if there is none
 
 
 @environment
@@ -56,30 +36,24 @@ class JaxMARL(Adapted):
     `shoal.envs.jaxmarl.endings` says which ends are terminations and which are truncations.
 
     Attributes:
+      world: JaxMARL's own object.
       world_name: JaxMARL's name of it, or `module:Name` of a class with the interface of JaxMARL's `MultiAgentEnv`; of
-        an object that is given, the name of its class.
+        an object that is given "".
       arguments: the parameters of its class that are not the default, (name, value) each.
       global_state: whether a critic is shown JaxMARL's world state. The observation is then a dictionary of
         "observation", [A, ...], and "global_state", [S], for the critic only.
       team_return: how the agents' returns add up, "mean" or "sum".
-      given_world: one of JaxMARL's objects, which is used as it is; None to make one by its name.
     Raises:
-      ShoalError: when it is made, if JaxMARL is not installed or cannot make it, its spaces cannot be joined, or it has
-        no world state.
+      ShoalError: when it is made, if its spaces cannot be joined, or it has no world state.
     """
 
-    world_name: str
+    world: Any = static()
+    world_name: str = ""
     arguments: tuple = ()
     global_state: bool = False
     team_return: str = "mean"
-    given_world: Any = static(default=None)
 
     def __post_init__(self) -> None:
-        if self.team_return not in TEAM_RETURNS:
-            raise ShoalError(
-                f"team_return={self.team_return!r} is not one of {', '.join(TEAM_RETURNS)}"
-                f"{nearest(str(self.team_return), TEAM_RETURNS)}"
-            )
         if self._team.world_state is None and self.global_state:
             raise ShoalError(
                 f"{worlds.PREFIX}{self.world_name} has no world state; global_state=True needs one, as SMAX has"
@@ -87,14 +61,7 @@ class JaxMARL(Adapted):
 
     @property
     def _team(self) -> Team:
-        world = self.given_world
-        world = JAXMARL.world_of(self.world_name, self.arguments) if world is None else world
-        return team_of(self.world_name, world)
-
-    @property  # type: ignore[override]
-    def world(self) -> Any:
-        """JaxMARL's own object."""
-        return self._team.world
+        return team_of(self.world)
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -144,7 +111,7 @@ class JaxMARL(Adapted):
     def reset(self, key: Array) -> tuple[State, TimeStep]:
         """Start a new episode; `info` is zeros, since JaxMARL has none yet."""
         team = self._team
-        observation, state = team.world.reset(key)
+        observation, state = self.world.reset(key)
         state = of_types(team.facts.state, state)
         alive = jnp.ones(self.num_agents, bool) if self._ends_agents else None
         return state, restart(
@@ -160,11 +127,11 @@ class JaxMARL(Adapted):
         team = self._team
         rows = tuple(action) if self.num_agents > 1 else (action,)
         actions = tuple(of.to_package(row) for of, row in zip(team.actions, rows, strict=True))
-        observation, after, rewards, dones, info = team.world.step_env(
+        observation, after, rewards, dones, info = self.world.step_env(
             key, state, dict(zip(team.names, actions, strict=True))
         )
         after, is_done = of_types(team.facts.state, after), jnp.asarray(dones["__all__"], bool)
-        ends = team.rule.ends(endings.Step(team.world, state, actions, after, is_done))
+        ends = team.rule.ends(endings.PlayedStep(self.world, state, actions, after, is_done))
         terminated = self._squeeze(jnp.broadcast_to(ends.terminated, len(actions)))
         return after, transition(
             self._observation(observation),
@@ -173,18 +140,18 @@ class JaxMARL(Adapted):
             truncated=is_done & ~jnp.all(terminated),
             action_mask=self._action_mask(after),
             alive=ends.alive if self._ends_agents else None,
-            info=_info(team.world, team.names, info, after),
+            info=info_of(self.world, team.names, info, after),
         )
 
     @property
     def _ends_agents(self) -> bool:
-        return self.num_agents > 1 and self._team.rule.ends_agents(self._team.world)
+        return self.num_agents > 1 and self._team.rule.ends_agents(self.world)
 
     def _squeeze(self, x: PyTree) -> PyTree:
         """Remove the axis of agents where there is one agent."""
         return x if self.num_agents > 1 else jax.tree.map(lambda leaf: leaf[0], x)
 
-    def _observation(self, observation: Any) -> PyTree:
+    def _observation(self, observation: PyTree) -> PyTree:
         team = self._team
         rows = zip(team.observations, agent_rows.rows_of(observation, team.names), strict=True)
         of_agents = self._squeeze(
@@ -197,14 +164,13 @@ class JaxMARL(Adapted):
     def _action_mask(self, state: State) -> Array | None:
         """Combine the actions that an agent has with those legal in a state; None where both are all."""
         team = self._team
-        if team.own_actions is None or not isinstance(team.action_space, Discrete):
+        if team.own_actions is None or (team.own_actions.all() and not team.legal):
             return None
-        if not team.legal:
-            return None if team.own_actions.all() else self._squeeze(jnp.asarray(team.own_actions))
-        legal = agent_rows.rows_of(getattr(team.world, team.legal)(state), team.names)
-        width = (team.action_space.n,)
-        mask = jnp.stack([agent_rows.padded(jnp.asarray(row, bool), width) for row in legal])
-        return self._squeeze(mask & team.own_actions)
+        mask = jnp.asarray(team.own_actions)
+        if team.legal:
+            legal = agent_rows.rows_of(getattr(self.world, team.legal)(state), team.names)
+            mask &= jnp.stack([agent_rows.padded(jnp.asarray(row, bool), mask.shape[1:]) for row in legal])
+        return self._squeeze(mask)
 
 
 class JaxMARLSuite(Suite):
@@ -212,11 +178,11 @@ class JaxMARLSuite(Suite):
 
     interface = ("agents", "reset", "step_env", "observation_space", "action_space")
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, str]:
         """Return the names of JaxMARL's classes by name; JaxMARL is imported once one is known."""
         return worlds.CLASSES
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., object]:
         """Return the class, or the function, that makes the object of a name."""
         maker: Any = super().maker(name)
         return getattr(worlds.package(), maker) if isinstance(maker, str) else maker
@@ -229,113 +195,24 @@ class JaxMARLSuite(Suite):
         """Return the parameters of the class and those of `JaxMARL`."""
         return self.class_parameters(name) | plain_parameters({"global_state": False, "team_return": "mean"})
 
-    def documentation(self, name: str) -> str:
-        """Return the class and its package."""
-        return f"{getattr(self.maker(name), '__name__', name)} of the package jaxmarl."
-
-    def values(self, name: str, arguments: Arguments) -> dict[str, Any]:
+    def values(self, name: str, arguments: Arguments) -> dict[str, object]:
         """Return the values of static arguments, those that JaxMARL has tables of by their names."""
         known = self.class_parameters(name)
         return {k: worlds.named_value(name, k, from_static(x, known[k].default)) for k, x in arguments}
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name, which remembers name and arguments."""
-        own = {k: x for k, x in parameters.items() if k in ("global_state", "team_return")}
+        own: dict[str, Any] = {k: x for k, x in parameters.items() if k in ("global_state", "team_return")}
         of_class = {k: x for k, x in parameters.items() if k not in own}
-        return JaxMARL(name, self.arguments(name, of_class), **own)  # type: ignore[return-value]
+        arguments = self.arguments(name, of_class)
+        return JaxMARL(self.world_of(name, arguments), name, arguments, **own)  # type: ignore[return-value]
 
-    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> None:
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> None:
         """Return None: JaxMARL's own limit is kept, and no object is made to know it."""
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: Any, *params: PyTree) -> Environment:
         """Make the environment of an object."""
-        return JaxMARL(type(world).__name__, given_world=world)  # type: ignore[return-value]
-
-    def require(self, name: str, world: Any) -> None:
-        """Require that an object has JaxMARL's functions and wraps none."""
-        super().require(name, world)
-        if is_one_of(world, "jaxmarl", ("JaxMARLWrapper",)):
-            raise ShoalError(
-                f"{subject_of(name, world)} is one of JaxMARL's wrappers; give the environment inside it, its `_env`"
-            )
+        return JaxMARL(world)  # type: ignore[return-value]
 
 
 JAXMARL = JaxMARLSuite(worlds.PREFIX)
-
-
-@functools.cache
-def team_of(name: str, world: Any) -> Team:
-    """Read the facts about one of JaxMARL's objects, whose name is for errors, and its agents.
-
-    Raises:
-      ShoalError: the spaces of its agents cannot be joined, or its functions are not JaxMARL's.
-    """
-    names, where = tuple(world.agents), f"{worlds.PREFIX}{name}"
-    with by_convention(world):
-        of_actions = [converted(world.action_space(agent)) for agent in names]
-
-    def play(key: Array) -> tuple[PyTree, Any, dict[str, Array]]:
-        first, state = world.reset(key)
-        played = {
-            agent: x.to_package(x.space.sample(key)) for agent, x in zip(names, of_actions, strict=True)
-        }
-        observation, after, _, _, info = world.step_env(key, state, played)
-        return after, (agent_rows.rows_of(first, names), observation), _info(world, names, info, after)
-
-    facts = trace(world, play)
-    rows, observed = facts.observation
-    with by_convention(world):
-        of_observations = [converted(world.observation_space(a), x) for a, x in zip(names, rows, strict=True)]
-    observations, actions = ([x.space for x in spaces] for spaces in (of_observations, of_actions))
-    own_actions = None
-    if all(isinstance(space, Discrete) for space in actions):
-        sizes = np.asarray([space.n for space in actions])  # type: ignore[union-attr]
-        own_actions = np.arange(sizes.max()) < sizes[:, None]
-    return Team(
-        world=world,
-        names=names,
-        rule=endings.rule_of(world),
-        observations=tuple(of_observations),
-        actions=tuple(of_actions),
-        observation_space=_widest(where, "observations", observations),
-        action_space=_widest(where, "actions", actions),
-        own_actions=own_actions,
-        legal=""
-        if own_actions is None
-        else _legal_method(world, names, facts.state, own_actions.sum(axis=1)),
-        roles=agent_rows.roles_of(names, list(zip(observations, actions, strict=True))),
-        facts=facts,
-        world_state=observed.get(WORLD_STATE) if isinstance(observed, Mapping) else None,
-    )
-
-
-def _info(world: Any, agents: tuple[Any, ...], info: Mapping[str, Any], state: Any) -> dict[str, Array]:
-    """Return JaxMARL's info, and of SMAX whether the step won the battle."""
-    entries = agent_rows.numeric_info(info, agents)
-    if hasattr(endings.battle(state), "unit_alive"):
-        entries[WON] = endings.battle_is_won(world, state).astype(jnp.float32)
-    return entries
-
-
-def _widest(where: str, what: str, spaces: list[Space]) -> Space:
-    """Return the space that holds the observations, or the actions, of all agents."""
-    lengths = {space.shape for space in spaces if isinstance(space, Box)}
-    space = None if what == "actions" and len(lengths) > 1 else agent_rows.widest(spaces)
-    if space is None:
-        different = ", ".join(map(repr, dict.fromkeys(spaces)))
-        remedy = " (action_type='Discrete')" * (what == "actions")
-        raise ShoalError(
-            f"the {what} of the agents of {where} are {different}, which cannot be padded to one space; vectors of "
-            f"observations and discrete actions{remedy} can"
-        )
-    return space
-
-
-def _legal_method(world: object, agents: tuple[object, ...], state: object, sizes: np.ndarray) -> str:
-    """Return the name of the method for legal actions, "" if there is none for discrete actions of these sizes."""
-    method = "get_legal_moves" if hasattr(world, "get_legal_moves") else "get_avail_actions"
-    try:
-        legal = jax.eval_shape(lambda state: agent_rows.rows_of(getattr(world, method)(state), agents), state)
-    except (AttributeError, NotImplementedError):
-        return ""
-    return method if [x.shape for x in legal] == [(size,) for size in sizes] else ""

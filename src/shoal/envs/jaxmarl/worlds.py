@@ -51,7 +51,7 @@ def package() -> Any:
     return import_suite(PREFIX, "jaxmarl.environments")
 
 
-def parameters_of(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def parameters_of(maker: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a class, with those that it passes on by `**kwargs` to a class known here."""
     own = inspect.signature(maker).parameters
     passed_on: Mapping[str, inspect.Parameter] = {}
@@ -77,7 +77,7 @@ def named_value(name: str, parameter: str, value: Any) -> Any:
       ShoalError: the table lacks the text.
     """
     of_jaxmarl = package()
-    tables: dict[str, Callable[[], Mapping[str, Any]]] = {
+    tables: dict[str, Callable[[], Mapping[str, object]]] = {
         "scenario": lambda: importlib.import_module(of_jaxmarl.SMAX.__module__).MAP_NAME_TO_SCENARIO,
         "layout": lambda: (
             of_jaxmarl.overcooked_layouts if name == "overcooked" else of_jaxmarl.overcooked_v2_layouts

@@ -10,8 +10,6 @@ Source: Lowe et al. 2017, "Multi-Agent Actor-Critic for Mixed Cooperative-Compet
 2018, "Emergence of Grounded Compositional Language in Multi-Agent Populations".
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -24,7 +22,7 @@ MAX_BODIES = 1000  # of a kind in one world; each pair of bodies is computed
 FIELD = 1.0  # half the side of the square in which agents start
 
 
-def count(default: int, *, smallest: int) -> Any:
+def count(default: int, *, smallest: int) -> int:
     """Declare a field that is a number of agents, landmarks or obstacles: a size of the world."""
     return parameter(default=default, low=smallest, high=MAX_BODIES)
 

@@ -78,9 +78,7 @@ class SpeakerListener(ParticleWorld):
         """Say the speaker's word and drive the listener; nobody collides."""
         listener = particles.drive(action[LISTENER:], self.acceleration)
         force = jnp.concatenate([jnp.zeros_like(listener), listener])
-        position, velocity = particles.move(
-            state.position, state.velocity, force, self.damping, self.time_step
-        )
+        position, velocity = self.moved(state, force)
         message = action[SPEAKER].astype(jnp.int32)
         return state._replace(position=position, velocity=velocity, message=message)
 

@@ -76,9 +76,7 @@ class Spread(ParticleWorld):
             state.position, state.position, 2 * self.agent_size, self.contact_force, self.contact_margin
         )
         force = particles.drive(action, self.acceleration) + contact
-        position, velocity = particles.move(
-            state.position, state.velocity, force, self.damping, self.time_step
-        )
+        position, velocity = self.moved(state, force)
         return SpreadState(position, velocity, state.landmarks)
 
     def observe(self, state: SpreadState) -> Array:
@@ -94,10 +92,6 @@ class Spread(ParticleWorld):
             silence,
         )
         return jnp.concatenate(parts, axis=1)
-
-    def observe_world(self, state: SpreadState) -> Array:
-        """Return the whole state as a vector, [6 A]."""
-        return jnp.concatenate([x.reshape(-1) for x in state])
 
     def rewards(self, state: SpreadState) -> tuple[Array, Mapping[str, Array]]:
         """Return the mean of the common reward and each agent's penalty for touching others."""

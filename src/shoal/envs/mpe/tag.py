@@ -104,9 +104,7 @@ class Tag(ParticleWorld):
         )
         acceleration = self._by_role(self.adversary_acceleration, self.prey_acceleration)
         force = particles.drive(action, acceleration) + contact
-        position, velocity = particles.move(
-            state.position, state.velocity, force, self.damping, self.time_step
-        )
+        position, velocity = self.moved(state, force)
         max_speed = self._by_role(self.adversary_speed, self.prey_speed)
         return TagState(position, particles.limit_speed(velocity, max_speed), state.obstacles)
 
@@ -136,10 +134,6 @@ class Tag(ParticleWorld):
         to_prey = particles.without_own(jnp.broadcast_to(velocity, (self.num_prey, *velocity.shape)))
         to_prey = jnp.pad(to_prey, ((0, 0), (0, 1), (0, 0)))
         return particles.flat(jnp.concatenate([to_adversaries, to_prey]))
-
-    def observe_world(self, state: TagState) -> Array:
-        """Return the whole state as a vector."""
-        return jnp.concatenate([x.reshape(-1) for x in state])
 
     def rewards(self, state: TagState) -> tuple[Array, Mapping[str, Array]]:
         """Return the adversaries' reward for catches, and each prey's penalty for them and for leaving the field."""

@@ -12,33 +12,9 @@ from shoal.types import Array, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
-def subject_of(name: str, world: Any) -> str:
+def subject_of(name: str, world: object) -> str:
     """Return the beginning of a sentence about an object, which a name made if it is not empty."""
     return f"{name} made a {type(world).__name__}, which" if name else type(world).__name__
-
-
-def require_interface(name: str, world: Any, *attributes: str) -> None:
-    """Require that an object has the attributes of a convention, is no wrapper, and can be hashed.
-
-    Args:
-      name: the name that made it; empty for an object that is given.
-    Raises:
-      ShoalError: it is not so.
-    """
-    subject = subject_of(name, world)
-    if getattr(world, "unwrapped", world) is not world:
-        raise ShoalError(
-            f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped`: Shoal has its own "
-            "time limit, batch and starts"
-        )
-    for attribute in attributes:
-        if not hasattr(type(world), attribute) and not hasattr(world, attribute):
-            needed = ", ".join(f"`{x}`" for x in attributes)
-            raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
-    try:
-        hash(world)
-    except TypeError as error:
-        raise ShoalError(f"{subject} has no hash; a dataclass has one with eq=False") from error
 
 
 class Converted(NamedTuple):
@@ -126,21 +102,16 @@ def _box(space: Any, shape: tuple[int, ...]) -> Box:
 
 def of_types(types: PyTree, state: State) -> State:
     """Convert a state's leaves to the dtypes that they have after a step, since those of a reset may be others."""
-
-    def convert(x: Any, leaf: Any) -> Array:
-        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return leaf if is_key else jax.lax.convert_element_type(leaf, x.dtype)
-
-    return jax.tree.map(convert, types, state)
+    return jax.tree.map(lambda x, leaf: jax.lax.convert_element_type(leaf, x.dtype), types, state)
 
 
-def unbounded(shapes: Mapping[str, Any]) -> Space:
+def unbounded(shapes: Mapping[str, Array]) -> Space:
     """Return the space of float32 arrays of these shapes: a dictionary, or a Box where one array has no name."""
     boxes = {name: Box(-np.inf, np.inf, x.shape) for name, x in shapes.items()}
     return boxes[""] if tuple(boxes) == ("",) else Dict(boxes)
 
 
-def in_float32(arrays: Mapping[str, Any]) -> PyTree:
+def in_float32(arrays: Mapping[str, Array]) -> PyTree:
     """Return the element of `unbounded` that has these arrays."""
     entries = {name: jnp.asarray(x, jnp.float32) for name, x in arrays.items()}
     return entries[""] if tuple(entries) == ("",) else entries

@@ -7,9 +7,12 @@ import re
 import tomllib
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.base.installation import install_command
+
+if TYPE_CHECKING:
+    from shoal.envs.suites.suite import Suite
 
 # What tells no environments apart: the version, and how Gym's names of Atari's games say which frames are skipped.
 VERSION = re.compile(r"(noframeskip|deterministic)?([-_]v\d+)?$")
@@ -33,7 +36,7 @@ class Family(NamedTuple):
         """The command that installs the package."""
         return install_command(self.prefix.rstrip("/"))
 
-    def adapter(self) -> Any:
+    def adapter(self) -> "Suite[object]":
         """Import the package's adapter, a `shoal.envs.suites.suite.Suite`, which imports JAX."""
         module, _, name = self.suite.partition(":")
         return getattr(importlib.import_module(module), name)

@@ -43,7 +43,7 @@ def is_one_of(world: object, package: str, classes: Iterable[str]) -> bool:
 class ConventionError(ShoalError):
     """The functions of an object, which its package's own objects have, failed for a reason."""
 
-    def __init__(self, world: Any, reason: Exception):
+    def __init__(self, world: object, reason: Exception):
         super().__init__(
             f"{type(world).__name__} cannot be adapted, since its functions are not those of the convention: "
             f"{describe_error(reason)}"

@@ -1,28 +1,23 @@
 """Parameters of other packages' classes as static values, which can be hashed."""
 
-import contextlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError
+from shoal.config.traced import check_static
 
 PLAIN = (bool, int, float, str)
 
 
-def defaults_of(maker: Callable[..., Any]) -> dict[str, Any]:
+def defaults_of(maker: Callable[..., object]) -> dict[str, object]:
     """Return the defaults of the parameters of a class or function, by name."""
-    try:
-        return {x.name: x.default for x in inspect.signature(maker).parameters.values()}
-    except ValueError:  # of a builtin type
-        return {}
+    return {x.name: x.default for x in inspect.signature(maker).parameters.values()}
 
 
-def plain_parameters(defaults: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
+def plain_parameters(defaults: Mapping[str, object]) -> dict[str, inspect.Parameter]:
     """Return a parameter, to be given by keyword, for each default that is a number or a text."""
     return {
         name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
@@ -31,56 +26,31 @@ def plain_parameters(defaults: Mapping[str, Any]) -> dict[str, inspect.Parameter
     }
 
 
-def declare(
-    make: Callable[..., Any], name: str, parameters: Mapping[str, inspect.Parameter], documentation: str
-) -> Callable[..., Any]:
-    """Give a function of any keywords the name, the parameters and the documentation that it is shown with."""
-    make.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    make.__annotations__ = {k: x.annotation for k, x in parameters.items()}
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = documentation
-    return make
-
-
 def changed_arguments(
-    where: str, parameters: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
-) -> tuple[tuple[str, Any], ...]:
+    where: str, parameters: Mapping[str, object], known: Mapping[str, inspect.Parameter]
+) -> tuple[tuple[str, object], ...]:
     """Return those of the known parameters whose value is not the default, in order.
 
     Raises:
       ShoalError: one is traced; `where` begins the sentence.
     """
     values = {k: to_static(f"{where}: {k}", x) for k, x in sorted(parameters.items()) if k in known}
-    return tuple((k, x) for k, x in values.items() if not _is_equal(x, known[k].default))
+    return tuple((k, x) for k, x in values.items() if x != to_static("the default", known[k].default))
 
 
-def _is_equal(value: Any, default: Any) -> bool:
-    """Report whether a static value is that of a default; one that has no hash is another value."""
-    with contextlib.suppress(TypeError, ShoalError):
-        return bool(value == to_static("the default", default))
-    return False
-
-
-def to_static(where: str, value: Any) -> Any:
+def to_static(where: str, value: object) -> object:
     """Convert arrays, lists and dictionaries to tuples, so that a value can be hashed."""
-    if isinstance(value, jax.core.Tracer):
-        raise ShoalError(f"{where} is a traced value; it is a size or a rule, which is static")
+    check_static(where, value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value).tolist()
     if isinstance(value, Mapping):
         return tuple((key, to_static(where, part)) for key, part in value.items())
     if isinstance(value, list | tuple):
         return tuple(to_static(where, part) for part in value)
-    try:
-        hash(value)
-    except TypeError as error:
-        raise ShoalError(
-            f"{where} is of type {type(value).__name__}, which has no hash; a number, a text or a list would be right"
-        ) from error
     return value
 
 
-def from_static(value: Any, default: Any) -> Any:
+def from_static(value: object, default: object) -> object:
     """Convert a tuple back to the kind of the parameter's default."""
     if not isinstance(value, tuple):
         return value

@@ -8,7 +8,7 @@ import functools
 import inspect
 import urllib.error
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,15 @@ from shoal.base.user_errors import describe_error
 from shoal.config.arguments import short_repr
 from shoal.envs.registry import resolve
 from shoal.envs.suites import packages
-from shoal.envs.suites.conversion import require_interface
+from shoal.envs.suites.conversion import subject_of
 from shoal.envs.suites.families import FAMILIES, closest_environment
-from shoal.envs.suites.static_values import changed_arguments, declare, defaults_of, plain_parameters
+from shoal.envs.suites.static_values import changed_arguments, defaults_of, plain_parameters
 from shoal.envs.wrappers import TimeLimit
 from shoal.types import Array, Environment, PyTree
 
-Arguments = tuple[tuple[str, Any], ...]  # names and values, hashable
+Arguments = tuple[tuple[str, object], ...]  # names and values, hashable
 Parameters = dict[str, inspect.Parameter]
+World = TypeVar("World")  # the objects of a package
 
 
 class Facts(NamedTuple):
@@ -34,14 +35,14 @@ class Facts(NamedTuple):
 
     state: PyTree  # after a step
     observation: PyTree
-    info: Mapping[str, Any]
+    info: Mapping[str, jax.ShapeDtypeStruct]
 
     def no_info(self) -> dict[str, Array]:
         """Return the `info` of a reset, which is zeros."""
         return {name: jnp.zeros(x.shape, x.dtype) for name, x in self.info.items()}
 
 
-def trace(world: Any, play: Callable[[Array], tuple[PyTree, PyTree, Mapping[str, Any]]]) -> Facts:
+def trace(world: object, play: Callable[[Array], tuple[PyTree, PyTree, Mapping[str, Array]]]) -> Facts:
     """Read the facts about an object from a function of a key, which resets it and makes a step.
 
     Raises:
@@ -53,7 +54,7 @@ def trace(world: Any, play: Callable[[Array], tuple[PyTree, PyTree, Mapping[str,
         return Facts(*jax.eval_shape(play, key))
 
 
-def numbers_of(info: Mapping[str, Any], dtype: Any = None) -> dict[str, Array]:
+def numbers_of(info: Mapping[str, object], dtype: jax.typing.DTypeLike | None = None) -> dict[str, Array]:
     """Return the entries that are numbers or arrays, as arrays of their own dtype or the given one."""
     kinds = bool | int | float | np.ndarray | jax.Array
     numbers = {name: jnp.asarray(x, dtype) for name, x in info.items() if isinstance(x, kinds)}
@@ -67,7 +68,7 @@ class Adapted:
     world: Any
 
 
-class Suite:
+class Suite(Generic[World]):
     """A package's environments, by name and from its objects.
 
     A package has `makers`, a convention `interface`, `environment` and `limit`; the other methods are
@@ -82,21 +83,42 @@ class Suite:
         self.world_of = functools.cache(self._world_of)
         self.constructor_of = functools.cache(self._constructor_of)
 
-    def makers(self) -> Mapping[str, Any]:
+    def makers(self) -> Mapping[str, Callable[..., World] | str]:
         """Return the class, or the function, that makes the object of each of the package's own names."""
         raise NotImplementedError
 
-    def environment(self, world: Any, *params: Any) -> Environment:
+    def environment(self, world: World, *params: PyTree) -> Environment:
         """Make the environment of an object (and of its parameters), whose own time limit is put out of reach."""
         raise NotImplementedError
 
-    def limit(self, world: Any, *params: Any) -> int | None:
+    def limit(self, world: World, *params: PyTree) -> int | None:
         """Return an object's time limit in steps, for Shoal to keep; None where it has none or keeps it itself."""
         return None
 
-    def require(self, name: str, world: Any) -> None:
-        """Require that an object, which a name made if it is not empty, has the convention's functions."""
-        require_interface(name, world, *self.interface)
+    def require(self, name: str, world: World) -> None:
+        """Require that an object has the convention's functions, is no wrapper, and can be hashed.
+
+        Args:
+          name: the name that made it; empty for an object that is given.
+        Raises:
+          ShoalError: it is not so.
+        """
+        subject, own = subject_of(name, world), dir(world)
+        # gymnax's and JaxMARL's wrappers pass on what the object inside has, whose steps they would not change.
+        passes_on = any(hasattr(world, x) for x in self.interface if x not in own)
+        if passes_on or getattr(world, "unwrapped", world) is not world:
+            raise ShoalError(
+                f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped` or `world._env`: "
+                "Shoal has its own time limit, batch and starts"
+            )
+        for attribute in self.interface:
+            if attribute not in own:
+                needed = ", ".join(f"`{x}`" for x in self.interface)
+                raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
+        try:
+            hash(world)
+        except TypeError as error:
+            raise ShoalError(f"{subject} has no hash; a dataclass has one with eq=False") from error
 
     def class_parameters(self, name: str) -> Parameters:
         """Return the parameters with which the object of a name is made: those that are numbers or texts."""
@@ -110,19 +132,19 @@ class Suite:
         """Return the sentence that `shoal envs` shows of a name."""
         return f"{name} of {self.family.title}."
 
-    def portable_parameters(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def portable_parameters(self, name: str, parameters: Mapping[str, object]) -> dict[str, object]:
         """Return the parameters that a run writes down."""
         return dict(parameters)
 
-    def values(self, name: str, arguments: Arguments) -> dict[str, Any]:
+    def values(self, name: str, arguments: Arguments) -> dict[str, object]:
         """Return the values of static arguments, as the maker takes them."""
         return dict(arguments)
 
-    def made(self, name: str, parameters: Mapping[str, Any]) -> Environment:
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name from the parameters of `make`."""
         return self.environment(self.world_of(name, self.arguments(name, parameters)))
 
-    def maker(self, name: str) -> Callable[..., Any]:
+    def maker(self, name: str) -> Callable[..., World]:
         """Return the class, or the function, that makes the object of a name, which may be `module:Name`.
 
         Raises:
@@ -130,8 +152,8 @@ class Suite:
         """
         if ":" in name:
             packages.import_suite(self.prefix)
-            return resolve(f"{self.prefix}{name}", name)
-        makers = self.makers()
+            return cast(Callable[..., World], resolve(f"{self.prefix}{name}", name))
+        makers: Mapping[str, Any] = self.makers()
         if name not in makers:
             best = closest_environment(self.prefix + name, [self.prefix + x for x in makers])
             there_are = f"there are {', '.join(makers)}, and module:Name for a class of your own"
@@ -139,11 +161,11 @@ class Suite:
             raise ShoalError(f"there is no environment {self.prefix + name!r}; {hint}")
         return makers[name]
 
-    def arguments(self, name: str, parameters: Mapping[str, Any]) -> Arguments:
+    def arguments(self, name: str, parameters: Mapping[str, object]) -> Arguments:
         """Return those of an object's parameters that are not the default, in order."""
         return changed_arguments(f"{self.prefix}{name}", parameters, self.class_parameters(name))
 
-    def limit_of(self, name: str, parameters: Mapping[str, Any]) -> int | None:
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> int | None:
         """Return the time limit in steps of a name, for Shoal to keep; None where there is none."""
         arguments = self.arguments(name, parameters)
         world = self.world_of(name, arguments)
@@ -152,7 +174,7 @@ class Suite:
         except ShoalError as error:
             raise self._cannot_be_made(name, arguments, error) from error
 
-    def adapted(self, given: Any) -> Environment:
+    def adapted(self, given: object) -> Environment:
         """Make an environment, with its time limit, of an object, or of an object and its parameters.
 
         Raises:
@@ -163,12 +185,12 @@ class Suite:
         limit, made = self.limit(world, *params), self.environment(world, *params)
         return made if limit is None else TimeLimit(made, limit)
 
-    def _cannot_be_made(self, name: str, given: Iterable[tuple[str, Any]], error: Exception) -> ShoalError:
+    def _cannot_be_made(self, name: str, given: Iterable[tuple[str, object]], error: Exception) -> ShoalError:
         """Make the error for an object that its package does not make with these arguments."""
         arguments = ", ".join(f"{k}={short_repr(x)}" for k, x in given) or "its defaults"
         return ShoalError(f"{self.prefix}{name} cannot be made with {arguments}: {describe_error(error)}")
 
-    def _world_of(self, name: str, arguments: Arguments) -> Any:
+    def _world_of(self, name: str, arguments: Arguments) -> World:
         """Make the package's object of a name.
 
         Raises:
@@ -195,7 +217,7 @@ class Suite:
           ShoalError: there is no such name, or its package is not installed.
         """
 
-        def make(**parameters: Any) -> Environment:
+        def make(**parameters: object) -> Environment:
             try:
                 return self.made(name, parameters)
             except packages.ConventionError as error:
@@ -203,5 +225,11 @@ class Suite:
                     raise
                 raise self._cannot_be_made(name, parameters.items(), error.reason) from error.reason
 
+        parameters = self.parameters(name)
+        # What `registry` and `describing` ask of a constructor.
         make.portable_parameters = functools.partial(self.portable_parameters, name)  # type: ignore[attr-defined]
-        return declare(make, f"{self.prefix}{name}", self.parameters(name), self.documentation(name))
+        make.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+        make.__annotations__ = {k: x.annotation for k, x in parameters.items()}
+        make.__name__ = make.__qualname__ = f"{self.prefix}{name}"
+        make.__doc__ = self.documentation(name)
+        return make
