@@ -18,8 +18,8 @@ RAYS = 8  # one every 45 degrees
 def scans(position, radius, kind):
     """What all agents sense within 6: by rays ("walls", "periodic") or by bins."""
     if kind == "bins":
-        return lidar.scan_bins(position, BOX, WALLS, RAYS, 6.0)
-    return lidar.scan(position, radius, BOX, WALLS if kind == "walls" else PERIODIC, RAYS, 6.0)
+        return lidar.scan("bins", position, radius, BOX, WALLS, RAYS, 6.0)
+    return lidar.scan("rays", position, radius, BOX, WALLS if kind == "walls" else PERIODIC, RAYS, 6.0)
 
 
 def sense(places, kind, radius=1.0):
@@ -64,8 +64,8 @@ def test_all_images_of_a_small_periodic_box_are_sensed(side):
     """Against a loop over all images, an agent's own among them; 4.6 is the smallest box of two agents."""
     places, radius, reach = np.random.default_rng(0).uniform(0, side, (3, 2)), np.array([1.0, 0.7, 0.4]), 6.0
     box, position = jnp.full(2, side), jnp.asarray(places.T, jnp.float32)
-    rays = jax.jit(lidar.scan, static_argnums=(3, 4, 5))(position, radius, box, PERIODIC, RAYS, reach)
-    bins = jax.jit(lidar.scan_bins, static_argnums=(2, 3, 4))(position, box, PERIODIC, RAYS, reach)
+    scan = jax.jit(lidar.scan, static_argnums=(0, 4, 5))
+    rays, bins = (scan(kind, position, radius, box, PERIODIC, RAYS, reach) for kind in lidar.KINDS)
     shifts = side * np.stack(np.meshgrid(*[np.arange(-4, 5)] * 2), -1).reshape(-1, 2)
     directions = lidar.directions(RAYS).T
     for i, place in enumerate(places):
@@ -91,7 +91,7 @@ def test_the_distance_of_a_nearest_image_has_its_gradient():
 
     def east(x, radius):
         place = jnp.stack([jnp.stack([x, x + 3.0]), jnp.ones(2)])
-        return lidar.scan(place.at[0, 0].set(1.0), radius, box, PERIODIC, 4, 6.0).distance[0, 0]
+        return lidar.scan("rays", place.at[0, 0].set(1.0), radius, box, PERIODIC, 4, 6.0).distance[0, 0]
 
     slope, by_radius = jax.jit(jax.grad(east, (0, 1)))(jnp.asarray(1.0), radius)
     assert slope == 1 and by_radius.tolist() == [0.0, -1.0]

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.base.errors import ShoalError
-from shoal.envs.particles.tasks.start_places import draw_places, lattice
+from shoal.envs.particles.tasks.start_places import draw_places, lattice, most_along
 
 
 @pytest.mark.quick("6-sides3")
@@ -27,6 +26,5 @@ def test_places_lie_apart_within_the_region(number, sides):
     assert np.ptp(places[:, 0, 0]) > 0.5 * sides[0] or number == 16  # the fullest lattice leaves no room
 
 
-def test_it_says_how_many_fit():
-    with pytest.raises(ShoalError, match=r"^17 places cannot be found that are 2.5 apart .*: 16 fit\.$"):
-        lattice(17, (7.5, 7.5), 2.5)
+def test_how_many_fit_along_a_side():
+    assert [most_along(side, 2.5) for side in (7.5, 7.4, 0.5, -1.0)] == [4, 3, 1, 0]

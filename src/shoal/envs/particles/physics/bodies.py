@@ -1,6 +1,9 @@
 """Spheres (discs in the plane) and the geometry of a contact between two of them."""
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+import jax.numpy as jnp
 
 from shoal.envs.particles.physics.boxes import nearest_image
 from shoal.envs.particles.physics.contact_laws import Contact, Slip, effective
@@ -76,6 +79,26 @@ def slip_between(
     return Slip(tangential(velocity, normal), duration)
 
 
+def wall_contacts(direction: Array, distance: Array, bodies: Bodies, movement: Movement | Bodies) -> Contact:
+    """Return the contacts of bodies [N, ...] with walls at distances [W, N, ...] in directions [D, W, N, ...].
+
+    The lever arm of the friction is the radius, so that a body that rolls without sliding has the speed ω r.
+    """
+    velocity, spin = movement.velocity[:, None], movement.spin[:, None]
+    mass, radius, inertia = (
+        jnp.broadcast_to(x, distance.shape) for x in (bodies.mass, bodies.radius, bodies.inertia)
+    )
+    return Contact(
+        normal=direction,
+        overlap=bodies.radius - distance,
+        velocity=velocity + velocity_by_spin(bodies.radius * spin, direction),
+        spin=jnp.broadcast_to(spin, (len(spin), *distance.shape)),
+        mass=mass,
+        radius=radius,
+        inertia=inertia,
+    )
+
+
 def lever_arms(first: Bodies, second: Bodies, distance: Array) -> tuple[Array, Array]:
     """Return the distances of both centres to the contact, which add up to the distance of the centres."""
     share = first.radius / (first.radius + second.radius)
@@ -96,7 +119,7 @@ def _surface_velocity(
     return of_first.velocity - of_second.velocity + turning
 
 
-def map_bodies(bodies: Bodies, function) -> Bodies:
+def map_bodies(bodies: Bodies, function: Callable[[Array], Array]) -> Bodies:
     """Apply a function of arrays [C, N, ...] to all fields, those of [N, ...] with an axis C = 1 added and removed."""
     vectors = [function(x) for x in bodies[:3]]
     scalars = [function(x[None])[0] for x in bodies[3:]]

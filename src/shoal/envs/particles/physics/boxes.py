@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from shoal.base.errors import ShoalError
-from shoal.envs.particles.physics.contact_laws import Contact
-from shoal.envs.particles.physics.vectors import velocity_by_spin
 from shoal.types import Array
 
 BOUNDARIES = ("periodic", "walls", "floor", "open")
@@ -82,29 +80,3 @@ def wall_directions(position: Array, box: Array, boundaries: tuple[str, ...]) ->
         directions.append(jnp.stack([sign if i == axis else zero for i in range(len(position))]))
         distances.append(jnp.where(is_far, side - x, x))
     return jnp.stack(directions, axis=1), jnp.stack(distances)
-
-
-def wall_contacts(
-    direction: Array,
-    distance: Array,
-    velocity: Array,
-    spin: Array,
-    radius: Array,
-    mass: Array,
-    inertia: Array,
-) -> Contact:
-    """Return the contacts of bodies with walls, [W, N, ...]; directions have an axis D before, and bodies [N, ...].
-
-    The lever arm of the friction is the radius, so that a body that rolls without sliding has the speed ω r.
-    """
-    shape = distance.shape
-    surface = velocity[:, None] + velocity_by_spin(radius * spin[:, None], direction)
-    return Contact(
-        normal=direction,
-        overlap=radius - distance,
-        velocity=surface,
-        spin=jnp.broadcast_to(spin[:, None], (len(spin), *shape)),
-        mass=jnp.broadcast_to(mass, shape),
-        radius=jnp.broadcast_to(radius, shape),
-        inertia=jnp.broadcast_to(inertia, shape),
-    )

@@ -60,11 +60,8 @@ def cell_layout(
     Args:
       skin: by how much lists reach beyond contact, m.
     Raises:
-      ShoalError: a periodic axis has fewer than three cells, or a capacity is less than 1.
+      ShoalError: a periodic axis has fewer than three cells.
     """
-    for name, value in (("cell_capacity", cell_capacity), ("max_neighbours", max_neighbours)):
-        if value < 1:
-            raise ShoalError(f"{name}={value} is too few; give 1 or more.")
     reach = 2 * largest_radius + skin
     cells = tuple(max(1, int(side / reach * (1 + 1e-6))) for side in box)
     for axis, (side, number) in enumerate(zip(box, cells, strict=True)):
@@ -195,13 +192,10 @@ def overflow_message(layout: CellLayout, needed: np.ndarray) -> str | None:
     """Say what capacity a list would have needed, in a sentence without its full stop; None if all have fitted."""
     cell, neighbours = (int(x) for x in np.asarray(needed).reshape(-1, 2).max(axis=0))
     if cell:
-        return (
-            f"cell_capacity={layout.cell_capacity} is too few: a cell held {cell} particles, so the forces are "
-            f"unknown and were set to NaN; give {cell} or more"
-        )
-    if neighbours:
-        return (
-            f"max_neighbours={layout.max_neighbours} is too few: a particle had {neighbours} neighbours, so the "
-            f"forces are unknown and were set to NaN; give {neighbours} or more"
-        )
-    return None
+        few, found = f"cell_capacity={layout.cell_capacity}", f"a cell held {cell} particles"
+    elif neighbours:
+        few, found = f"max_neighbours={layout.max_neighbours}", f"a particle had {neighbours} neighbours"
+    else:
+        return None
+    unknown = "so the forces are unknown and were set to NaN"
+    return f"{few} is too few: {found}, {unknown}; give {cell or neighbours} or more"

@@ -8,12 +8,12 @@ further axes may follow (`vectors`). Units are SI, or any other consistent ones.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from shoal.envs.particles.physics import cell_lists, pairs
+from shoal.envs.particles.physics import boxes, cell_lists, contact_laws, pairs
 from shoal.envs.particles.physics.bodies import (
     Bodies,
     Movement,
@@ -21,30 +21,17 @@ from shoal.envs.particles.physics.bodies import (
     lever_arms,
     map_bodies,
     slip_between,
-)
-from shoal.envs.particles.physics.boxes import (
-    holds_one_image,
-    into_box,
-    nearest_image,
     wall_contacts,
-    wall_directions,
-    walled_axes,
 )
 from shoal.envs.particles.physics.cell_lists import CellLayout, NeighbourList
-from shoal.envs.particles.physics.contact_laws import (
-    Contact,
-    Material,
-    Response,
-    Slip,
-    rough_response,
-    smooth_response,
-)
+from shoal.envs.particles.physics.contact_laws import Contact, Material, Response, Slip
 from shoal.envs.particles.physics.vectors import dot, sum_rows, tangential, torque_of
 from shoal.types import Array
 from shoal.xla.single_evaluation import compute_once
 
-INTEGRATORS = ("euler", "verlet")
 SPIN_COMPONENTS = {2: 1, 3: 3}
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,16 +111,18 @@ def start(
     """
     dimensions, number = position.shape[:2]
     if number > 1 and "periodic" in rules.boundaries:
-        position = jnp.where(holds_one_image(world.box, world.radius, rules.boundaries), position, jnp.nan)
+        position = jnp.where(
+            boxes.holds_one_image(world.box, world.radius, rules.boundaries), position, jnp.nan
+        )
     still = jnp.zeros((SPIN_COMPONENTS[dimensions], *position.shape[1:]), position.dtype)
-    position = into_box(position, _columns(world.box, position), rules.boundaries)
+    position = boxes.into_box(position, _columns(world.box, position), rules.boundaries)
     neighbours: NeighbourList | tuple[()] = ()
     if rules.layout is not None:
         neighbours = cell_lists.find_neighbours(
             rules.layout, position, world.radius, world.box, rules.boundaries, world.skin
         )
     rows = pairs.num_shifts(number) if rules.layout is None else rules.layout.max_neighbours
-    walls = len(walled_axes(rules.boundaries))
+    walls = len(boxes.walled_axes(rules.boundaries))
     state = ParticleState(
         position,
         jnp.zeros_like(position) if velocity is None else velocity,
@@ -159,8 +148,7 @@ def _columns(x: Array, like: Array) -> Array:
 
 def advance(rules: Rules, world: World, state: ParticleState, force: Array, torque: Array) -> ParticleState:
     """Make one step of the physics, in which the agents' force [D, N] (N) and torque [S, N] (N m) are constant."""
-    step = _euler_step if rules.integrator == "euler" else _verlet_step
-    return step(rules, world, state, force, torque)
+    return INTEGRATORS[rules.integrator](rules, world, state, force, torque)
 
 
 def advance_many(
@@ -193,10 +181,9 @@ def _euler_step(
     """
     dt = world.time_step
     acceleration, angular = _accelerations(world, state, Movement(state.velocity, state.spin), force, torque)
-    velocity, spin = state.velocity + dt * acceleration, state.spin + dt * angular
-    position = into_box(state.position + dt * velocity, _columns(world.box, state.position), rules.boundaries)
-    moved = state._replace(position=position, velocity=velocity, spin=spin)
-    return _with_contacts(rules, world, moved, Movement(velocity, spin), jnp.zeros_like(dt))
+    end = Movement(state.velocity + dt * acceleration, state.spin + dt * angular)
+    moved = state._replace(position=_moved_to(rules, world, state, end), velocity=end.velocity, spin=end.spin)
+    return _with_contacts(rules, world, moved, end, jnp.zeros_like(dt))
 
 
 def _verlet_step(
@@ -217,15 +204,23 @@ def _verlet_step(
     acceleration, angular = _accelerations(world, state, Movement(state.velocity, state.spin), force, torque)
     middle = Movement(state.velocity + dt / 2 * acceleration, state.spin + dt / 2 * angular)
     end = Movement(state.velocity + dt * acceleration, state.spin + dt * angular)
-    position = into_box(
-        state.position + dt * middle.velocity, _columns(world.box, state.position), rules.boundaries
+    moved = state._replace(
+        position=_moved_to(rules, world, state, middle), velocity=end.velocity, spin=end.spin
     )
-    moved = state._replace(position=position, velocity=end.velocity, spin=end.spin)
     moved = _with_contacts(rules, world, moved, middle, dt / 2)
     acceleration, angular = _accelerations(world, moved, end, force, torque)
     return moved._replace(
         velocity=middle.velocity + dt / 2 * acceleration, spin=middle.spin + dt / 2 * angular
     )
+
+
+INTEGRATORS = {"euler": _euler_step, "verlet": _verlet_step}
+
+
+def _moved_to(rules: Rules, world: World, state: ParticleState, movement: Movement) -> Array:
+    """Return the positions after a step with constant velocities."""
+    position = state.position + world.time_step * movement.velocity
+    return boxes.into_box(position, _columns(world.box, position), rules.boundaries)
 
 
 def _accelerations(
@@ -248,7 +243,7 @@ def _with_contacts(
       movement: the velocities at a time within the step, by which the springs are lengthened.
       since: the time from then to the new time.
     """
-    if rules.layout is not None and isinstance(state.neighbours, NeighbourList):
+    if rules.layout is not None and state.neighbours:
         neighbours, springs = cell_lists.update_neighbours(
             rules.layout,
             state.neighbours,
@@ -263,10 +258,9 @@ def _with_contacts(
     inertia = _shared_inertia(rules, world, state)
     bodies = Bodies(state.position, state.velocity, state.spin, world.radius, world.mass, inertia)
     by_walls = _stage(world, lambda: _wall_forces(rules, world, state, bodies, movement))
-    of_particles = _pair_forces if rules.layout is None else _neighbour_forces
-    by_particles = of_particles(rules, world, state, bodies, movement, since)
+    by_particles = _particle_forces(rules, world, state, bodies, movement, since)
     force, torque = by_walls.force + by_particles.force, by_walls.torque + by_particles.torque
-    if isinstance(state.neighbours, NeighbourList):
+    if state.neighbours:
         is_unknown = jnp.any(state.neighbours.needed > 0)
         force, torque = jnp.where(is_unknown, jnp.nan, force), jnp.where(is_unknown, jnp.nan, torque)
     return state._replace(
@@ -295,12 +289,12 @@ def touching(rules: Rules, world: World, state: ParticleState, position: Array) 
     """Return which contacts there are at positions [D, N] (m), among the pairs or the neighbours of a state."""
     radius, box = world.radius, _columns(world.box, position)
     distances = [jnp.zeros((0, *radius.shape), radius.dtype)]
-    for axis in walled_axes(rules.boundaries):
+    for axis in boxes.walled_axes(rules.boundaries):
         far = [box[axis] - position[axis]] if rules.boundaries[axis] == "walls" else []
         distances.append(jnp.stack([position[axis], *far]))
     walls = jnp.concatenate(distances) < radius
     of_partners, counts = _partners(state)
-    offset = nearest_image(of_partners(position) - position[:, None], box[:, None], rules.boundaries)
+    offset = boxes.nearest_image(of_partners(position) - position[:, None], box[:, None], rules.boundaries)
     reach = radius + of_partners(radius[None])[0]
     return Touches(counts & (dot(offset, offset) < reach**2), walls)
 
@@ -308,11 +302,17 @@ def touching(rules: Rules, world: World, state: ParticleState, position: Array) 
 def count_of_each(rules: Rules, touches: Touches) -> Array:
     """Return how many contacts each particle has, [N]."""
     of_pairs, of_walls = (x.astype(jnp.float32)[None] for x in touches)
-    each = pairs.sum_over_pairs(of_pairs, of_pairs) if rules.layout is None else sum_rows(of_pairs)
-    return (each + sum_rows(of_walls))[0]
+    return (_sum_of_contacts(rules, of_pairs, of_pairs) + sum_rows(of_walls))[0]
 
 
-def _stage(world: World, function: Callable[[], object]) -> Any:
+def _sum_of_contacts(rules: Rules, of_first: Array, of_second: Array) -> Array:
+    """Return the sum, [C, N], over each particle's contacts of what these do to their first and second particles,
+    [C, rows, N]. A particle is the first one in all contacts of its list.
+    """
+    return pairs.sum_over_pairs(of_first, of_second) if rules.layout is None else sum_rows(of_first)
+
+
+def _stage(world: World, function: Callable[[], T]) -> T:
     """Return `function()`, a stage of a step that several others read, and keep XLA from computing it again in each.
 
     With 256 worlds a decision of MultiRoller takes 28 µs of a core instead of 387, and one of
@@ -326,75 +326,68 @@ def _wall_forces(
 ) -> Response:
     """Return the force [D, N] and torque [S, N] by the walls, and the springs."""
     nothing = Response(jnp.zeros_like(state.force), jnp.zeros_like(state.torque), state.wall_springs)
-    if not walled_axes(rules.boundaries):
+    if not boxes.walled_axes(rules.boundaries):
         return nothing
-    direction, distance = wall_directions(
-        bodies.position, _columns(world.box, bodies.position), rules.boundaries
-    )
-    of_bodies = (bodies.radius, bodies.mass, bodies.inertia)
-    contact = wall_contacts(direction, distance, bodies.velocity, bodies.spin, *of_bodies)
+    box = _columns(world.box, bodies.position)
+    direction, distance = boxes.wall_directions(bodies.position, box, rules.boundaries)
+    contact = wall_contacts(direction, distance, bodies, bodies)
     contact = contact._replace(deepest=2 * world.deepest * bodies.radius)
     stiffness = world.material.wall_stiffness
     if not rules.rough:
-        force = smooth_response(rules.law, stiffness, world.material, contact)
+        force = contact_laws.smooth_response(rules.law, stiffness, world.material, contact)
         return nothing._replace(force=sum_rows(force))
-    sliding = wall_contacts(direction, distance, movement.velocity, movement.spin, *of_bodies).velocity
+    sliding = wall_contacts(direction, distance, bodies, movement).velocity
     slip = Slip(tangential(sliding, direction), world.time_step)
-    response = rough_response(rules.law, stiffness, world.material, contact, slip, state.wall_springs)
+    response = contact_laws.rough_response(
+        rules.law, stiffness, world.material, contact, slip, state.wall_springs
+    )
     torque = torque_of(bodies.radius * direction, response.force) + response.torque
     return Response(sum_rows(response.force), sum_rows(torque), response.spring)
 
 
-def _respond(
-    rules: Rules,
-    world: World,
-    contact: Contact,
-    particles: tuple[Bodies, Bodies],
-    movements: tuple[Movement, Movement],
-    since: Array,
-    springs: Array,
+def _particle_forces(
+    rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement, since: Array
 ) -> Response:
-    """Return the effect of contacts on the first particles, without the torque of the tangential force."""
-    stiffness = world.material.stiffness
-    first, second = particles
-    contact = contact._replace(deepest=world.deepest * jnp.minimum(first.radius, second.radius))
-    if not rules.rough:
-        force = smooth_response(rules.law, stiffness, world.material, contact)
-        return Response(force, jnp.zeros_like(contact.spin), springs)
-    box = _columns(world.box, contact.normal)
-    slip = _stage(
-        world,
-        lambda: slip_between(*particles, *movements, since, world.time_step, box, rules.boundaries),
+    """Return the force [D, N] and torque [S, N] by other particles, and the springs; see `_with_contacts`."""
+    nothing = Response(jnp.zeros_like(state.force), jnp.zeros_like(state.torque), state.springs)
+    if state.position.shape[1] == 1:
+        return nothing
+    of_partners, counts = _partners(state)
+    first, of_first = map_bodies(bodies, lambda x: x[:, None]), Movement(*(x[:, None] for x in movement))
+    second, of_second = _stage(
+        world, lambda: (map_bodies(bodies, of_partners), Movement(*map(of_partners, movement)))
     )
-    return rough_response(rules.law, stiffness, world.material, contact, slip, springs)
+    box = _columns(world.box, second.position)
 
+    def find() -> Contact:
+        contact = contact_between(first, second, box, rules.boundaries)
+        return contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
 
-def _pair_forces(
-    rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement, since: Array
-) -> Response:
-    """Return the force [D, N] and torque [S, N] by all other particles, and the springs of all pairs."""
-    number = state.position.shape[1]
-    if number == 1:
-        return Response(jnp.zeros_like(state.force), jnp.zeros_like(state.torque), state.springs)
-    first, second, contact, response = _contacts_with(rules, world, state, bodies, movement, since)
-    force = pairs.sum_over_pairs(response.force, -response.force)
+    def slip() -> Slip:
+        movements = of_first, of_second
+        return slip_between(first, second, *movements, since, world.time_step, box, rules.boundaries)
+
+    def respond() -> Response:
+        deepest = world.deepest * jnp.minimum(first.radius, second.radius)
+        of_contact = rules.law, world.material.stiffness, world.material, contact._replace(deepest=deepest)
+        if rules.rough:
+            return contact_laws.rough_response(*of_contact, _stage(world, slip), state.springs)
+        force = contact_laws.smooth_response(*of_contact)
+        return Response(force, jnp.zeros_like(contact.spin), state.springs)
+
+    def moments() -> tuple[Array, Array, Array]:
+        arms = lever_arms(first, second, first.radius + second.radius - contact.overlap)
+        return *arms, torque_of(contact.normal, response.force)
+
+    contact = _stage(world, find)
+    response = _stage(world, respond)
+    force = _sum_of_contacts(rules, response.force, -response.force)
     if not rules.rough:
-        return Response(force, jnp.zeros_like(state.torque), state.springs)
-    arm, other_arm, moment = _stage(world, lambda: _moments(first, second, contact, response))
-    torque = pairs.sum_over_pairs(arm * moment + response.torque, other_arm * moment - response.torque)
+        return nothing._replace(force=force)
+    # Of all pairs two sums read the moments, of lists one.
+    arm, other_arm, moment = _stage(world, moments) if rules.layout is None else moments()
+    torque = _sum_of_contacts(rules, arm * moment + response.torque, other_arm * moment - response.torque)
     return Response(force, torque, response.spring)
-
-
-def _neighbour_forces(
-    rules: Rules, world: World, state: ParticleState, bodies: Bodies, movement: Movement, since: Array
-) -> Response:
-    """Return the force [D, N] and torque [S, N] by the particles in the lists, and the springs [D, K, N]."""
-    first, second, contact, response = _contacts_with(rules, world, state, bodies, movement, since)
-    force = sum_rows(response.force)
-    if not rules.rough:
-        return Response(force, jnp.zeros_like(state.torque), state.springs)
-    arm, _, moment = _moments(first, second, contact, response)
-    return Response(force, sum_rows(arm * moment + response.torque), response.spring)
 
 
 def _partners(state: ParticleState) -> tuple[Callable[[Array], Array], Array]:
@@ -402,44 +395,9 @@ def _partners(state: ParticleState) -> tuple[Callable[[Array], Array], Array]:
     [C, rows, N, ...], and which of these are contacts that count, [rows, N, ...].
     """
     number = state.position.shape[1]
-    if isinstance(state.neighbours, NeighbourList):
+    if state.neighbours:
         is_there = state.neighbours.partner < number
         index = jnp.where(is_there, state.neighbours.partner, 0)
         return lambda x: x[:, index], is_there
     counts = jnp.asarray(pairs.counted_pairs(number))
     return pairs.of_partners, counts.reshape(counts.shape + (1,) * (state.position.ndim - 2))
-
-
-def _contacts_with(
-    rules: Rules,
-    world: World,
-    state: ParticleState,
-    bodies: Bodies,
-    movement: Movement,
-    since: Array,
-) -> tuple[Bodies, Bodies, Contact, Response]:
-    """Return the bodies of all contacts, the contacts, and their effect on the first bodies; see `_with_contacts`."""
-    of_partners, counts = _partners(state)
-    first, of_first = map_bodies(bodies, lambda x: x[:, None]), Movement(*(x[:, None] for x in movement))
-    second, of_second = _stage(
-        world, lambda: (map_bodies(bodies, of_partners), Movement(*map(of_partners, movement)))
-    )
-
-    def find() -> Contact:
-        contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
-        return contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
-
-    contact = _stage(world, find)
-    movements = of_first, of_second
-    response = _stage(
-        world, lambda: _respond(rules, world, contact, (first, second), movements, since, state.springs)
-    )
-    return first, second, contact, response
-
-
-def _moments(
-    first: Bodies, second: Bodies, contact: Contact, response: Response
-) -> tuple[Array, Array, Array]:
-    """Return the lever arms of both bodies, from the distance of their centres, and the moment of the force on them."""
-    arms = lever_arms(first, second, first.radius + second.radius - contact.overlap)
-    return *arms, torque_of(contact.normal, response.force)

@@ -12,94 +12,92 @@ All numbers are float64, and each is the end of a range that is the worst for it
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from shoal.base.errors import ShoalError, rounded_bound
 from shoal.envs.particles.physics.bodies import INERTIA_FACTOR
 from shoal.envs.particles.physics.contact_laws import DASHPOT_FACTOR
-from shoal.envs.particles.physics.time_steps import check_time_step, hertz_contact_time, linear_contact_time
+from shoal.envs.particles.physics.time_steps import STEPS_PER_CONTACT, hertz_contact_time, linear_contact_time
 from shoal.types import Array
 
 PRESSED = 0.5  # radii to which weight or drive may press a body into a wall at rest
 MOVED = 0.5  # radii that the drive may make a body move in a step
 PASSING = 4.0  # radii of overlap with less than which agents of the drive's greatest speed meet head-on
-DEEPEST, DEEPEST_OF_SLOW = (
-    1.0,
-    1.75,
-)  # radii of overlap that are at fault in a run; where `PASSING` holds, the second
+DEEPEST, DEEPEST_OF_SLOW = 1.0, 1.75  # radii of overlap at fault in a run; where `PASSING` holds, the second
 # Up to which Coulomb's limit keeps friction stable: less than 1 / √2, at which the friction of a body that spins in a
 # corner of three walls can be as large as the forces by which they push it out (in an edge of two, 1).
 SMALL_FRICTION = 0.7
-CROWDED = {
-    False: 2.0,
-    True: 5.0,
-}  # contacts that turn a body together, in units of one; of one body, and of many
+# Contacts that turn a body together, in units of one: of one body, and of one among many.
+CROWDED = {False: 2.0, True: 5.0}
 SMALLEST, LARGEST = 1e-12, 1e12  # radius, mass and inertia, whose squares and products float32 holds
 RESOLVED = 1e5  # radii, a box in which float32 resolves places to less than a hundredth of a radius
 SMALLEST_DRAG = 1e-30  # smaller ones bound no speed
 ROUNDING = 1e-6
 
 
+class Numbers(NamedTuple):
+    """The parameters of a world that are numbers or ranges, all at their lowest or all at their highest."""
+
+    radius: float
+    mass: float
+    stiffness: float
+    restitution: float
+    friction: float
+    tangential_ratio: float
+    drag: float
+    gravity: float
+    drive: float  # a force, or the torque of a body that rolls
+    time_step: float
+    reach: float  # of rays
+
+
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """The numbers of a world's ranges by which its bounds are computed; pairs are low and high."""
+    """The ranges of a world by which its bounds are computed."""
 
     law: str
     dimensions: int
     is_rough: bool
     num_bodies: int
     side: float  # of the box, m
-    radius: tuple[float, float]
-    mass: tuple[float, float]
-    stiffness: tuple[float, float]
-    restitution: float  # the lowest
-    friction: float  # the greatest
-    tangential_ratio: float
-    drag: tuple[float, float]
-    gravity: float
-    drive: float  # the greatest force, or torque of a body that rolls
-    time_step: float
     top_speed: float
+    low: Numbers
+    high: Numbers
+
+    @property
+    def shared_by(self) -> int:
+        """The bodies of a contact that move: two, or one against a wall where there is no other."""
+        return 2 if self.num_bodies > 1 else 1
 
     @property
     def effective_mass(self) -> float:
         """m* of the lightest contact."""
-        return self.mass[0] / (2 if self.num_bodies > 1 else 1)
-
-    @property
-    def push(self) -> float:
-        """The greatest force of an agent's drive."""
-        return self.drive if self.dimensions == 2 else self.drive / self.radius[0]
+        return self.low.mass / self.shared_by
 
     @property
     def phase(self) -> float:
         """ω dt of the fastest contact."""
-        tangent = self.stiffness[1]
+        tangent = self.high.stiffness
         if self.law == "hertz":
-            radius = self.radius[1] / (2 if self.num_bodies > 1 else 1)
+            radius = self.high.radius / self.shared_by
             energy = self.effective_mass * self.top_speed**2 / 2
-            depth = (15 / 8 * energy / (self.stiffness[1] * math.sqrt(radius))) ** 0.4
-            tangent = 2 * self.stiffness[1] * math.sqrt(radius * max(depth, PRESSED * self.radius[1]))
-        return math.sqrt(tangent / self.effective_mass) * self.time_step
+            depth = (15 / 8 * energy / (tangent * math.sqrt(radius))) ** 0.4
+            tangent = 2 * tangent * math.sqrt(radius * max(depth, PRESSED * self.high.radius))
+        return math.sqrt(tangent / self.effective_mass) * self.high.time_step
 
     def dashpot(self, damping_ratio: float) -> float:
         """y of a damping ratio."""
         return DASHPOT_FACTOR[self.law] * damping_ratio * self.phase
 
     @property
-    def speed(self) -> float:
-        """The speed that an agent reaches from rest while it crosses the box, or the one at which drag holds it."""
-        crossing = math.sqrt(2 * self.push * self.side / self.mass[0])
-        return min(crossing, self.push / self.drag[0]) if self.drag[0] > 0 else crossing
-
-    @property
     def bearing(self) -> float:
         """The least force that a wall bears on a body that is pressed into it by `PRESSED` radii."""
-        radius, depth = self.radius[0], PRESSED * self.radius[0]
+        radius, depth = self.low.radius, PRESSED * self.low.radius
         if self.law == "linear":
-            return self.stiffness[0] * depth
-        return 4 / 3 * self.stiffness[0] * math.sqrt(radius) * depth**1.5
+            return self.low.stiffness * depth
+        return 4 / 3 * self.low.stiffness * math.sqrt(radius) * depth**1.5
 
 
 def deepest_overlap(
@@ -153,97 +151,99 @@ def check_ranges(x: Ranges) -> None:
     if x.dimensions > 2:
         _at_most(
             "gravity",
-            x.gravity,
-            x.bearing / x.mass[1],
-            f"so that {_weight(x)} sinks half a radius into the floor",
+            x.high.gravity,
+            x.bearing / x.high.mass,
+            f"so that mass={x.high.mass:g} on stiffness={x.low.stiffness:g} sinks half a radius into the floor",
         )
     _check_drive(x)
 
 
-def _at_most(name: str, value: float, bound: float, reason: str) -> None:
+def _at_most(name: str, value: float, bound: float, reason: str, size: str = "large") -> None:
     if value > bound * (1 + ROUNDING):
-        bound_text = rounded_bound(bound)
-        raise ShoalError(f"{name}={value:g} is too large: it must be at most {bound_text}, {reason}.")
+        raise ShoalError(
+            f"{name}={value:g} is too {size}: it must be at most {rounded_bound(bound)}, {reason}."
+        )
 
 
 def _check_scale(x: Ranges) -> None:
     """Require sizes whose squares float32 holds, and a box in which it resolves the smallest radius."""
-    inertia = [
-        INERTIA_FACTOR[x.dimensions] * mass * radius**2 for mass, radius in zip(x.mass, x.radius, strict=True)
-    ]
-    for name, (low, high) in (("radius", x.radius), ("mass", x.mass), ("inertia", inertia)):
-        if low < SMALLEST or high > LARGEST:
-            value = low if low < SMALLEST else high
-            raise ShoalError(
-                f"{name}={value:.6g} is out of bounds: {SMALLEST:g} to {LARGEST:g} can be computed in float32 (inertia "
-                f"is that of mass and radius); choose other units."
-            )
-    if x.side > RESOLVED * x.radius[0]:
+    for end in (x.low, x.high):
+        inertia = INERTIA_FACTOR[x.dimensions] * end.mass * end.radius**2
+        for name, value in (("radius", end.radius), ("mass", end.mass), ("inertia", inertia)):
+            if not SMALLEST <= value <= LARGEST:
+                raise ShoalError(
+                    f"{name}={value:.6g} is out of bounds: {SMALLEST:g} to {LARGEST:g} can be computed in float32 "
+                    "(inertia is that of mass and radius); choose other units."
+                )
+    if x.side > RESOLVED * x.low.radius:
         raise ShoalError(
-            f"radius={x.radius[0]:g} is too small for a box with a side of {x.side:g}: float32 resolves places to "
+            f"radius={x.low.radius:g} is too small for a box with a side of {x.side:g}: float32 resolves places to "
             f"{x.side * 2**-24:.3g}, and the side must be at most {RESOLVED:g} radii; give a smaller area_per_agent."
         )
 
 
-def _weight(x: Ranges) -> str:
-    return f"mass={x.mass[1]:g} on stiffness={x.stiffness[0]:g}"
-
-
 def _check_contact_time(x: Ranges) -> None:
-    share = 2 if x.num_bodies > 1 else 1
+    """Require that a time step is at most a twentieth of the shortest contact."""
+    stiffness, radius = x.high.stiffness, x.high.radius
+    origin = f"stiffness={stiffness:g}, mass={x.low.mass:g}"
     if x.law == "linear":
-        duration = linear_contact_time(x.stiffness[1], x.effective_mass)
-        origin = f"stiffness={x.stiffness[1]:g}, mass={x.mass[0]:g}"
+        duration = linear_contact_time(stiffness, x.effective_mass)
     else:
-        duration = hertz_contact_time(x.stiffness[1], x.effective_mass, x.radius[1] / share, x.top_speed)
-        origin = f"stiffness={x.stiffness[1]:g}, mass={x.mass[0]:g}, radius={x.radius[1]:g}, top_speed={x.top_speed:g}"
-    check_time_step("time_step", x.time_step, float(duration), origin)
+        duration = hertz_contact_time(stiffness, x.effective_mass, radius / x.shared_by, x.top_speed)
+        origin += f", radius={radius:g}, top_speed={x.top_speed:g}"
+    reason = f"a twentieth of the shortest contact, which lasts {duration:.3g} ({origin})"
+    _at_most("time_step", x.high.time_step, float(duration / STEPS_PER_CONTACT), reason, "long")
 
 
 def _check_restitution(x: Ranges) -> None:
     strongest = max(1 - x.phase**2 / 4, 0.0) / x.dashpot(1.0)
     least = restitution_of(strongest)
-    if x.restitution < least * (1 - 1e-4):
+    if x.low.restitution < least * (1 - 1e-4):
         raise ShoalError(
-            f"restitution={x.restitution:g} is too small: it must be at least {rounded_bound(least, up=True)} with "
-            f"time_step={x.time_step:g}, since the dashpot of a smaller one would turn a velocity round within a step; "
-            f"a shorter time_step allows less."
+            f"restitution={x.low.restitution:g} is too small: it must be at least {rounded_bound(least, up=True)} with "
+            f"time_step={x.high.time_step:g}, since the dashpot of a smaller one would turn a velocity round within a "
+            f"step; a shorter time_step allows less."
         )
 
 
 def _check_drag(x: Ranges) -> None:
-    taken = x.dashpot(damping_ratio_of(x.restitution)) + x.phase**2 / 4
-    bound = (1 - min(taken, 1.0) / 2) * x.mass[0] / x.time_step
-    reason = f"so that in a step it does not turn round the velocity of mass={x.mass[0]:g} (time_step={x.time_step:g})"
-    _at_most("drag", x.drag[1], bound, reason)
+    mass, time_step = x.low.mass, x.high.time_step
+    taken = x.dashpot(damping_ratio_of(x.low.restitution)) + x.phase**2 / 4
+    bound = (1 - min(taken, 1.0) / 2) * mass / time_step
+    reason = (
+        f"so that in a step it does not turn round the velocity of mass={mass:g} (time_step={time_step:g})"
+    )
+    _at_most("drag", x.high.drag, bound, reason)
 
 
 def _check_friction(x: Ranges) -> None:
     """Allow any friction whose own spring and dashpot are stable, also in a crowd, and else a small one."""
-    if x.friction <= SMALL_FRICTION * (1 + ROUNDING):
+    friction, ratio, time_step = x.high.friction, x.high.tangential_ratio, x.high.time_step
+    if friction <= SMALL_FRICTION * (1 + ROUNDING):
         return
     lighter = CROWDED[x.num_bodies > 1] * (1 + 1 / INERTIA_FACTOR[x.dimensions])
-    dashpot = lighter * math.sqrt(x.tangential_ratio) * x.dashpot(damping_ratio_of(x.restitution))
-    spring = lighter * x.tangential_ratio * x.phase**2 / 4
+    dashpot = lighter * math.sqrt(ratio) * x.dashpot(damping_ratio_of(x.low.restitution))
+    spring = lighter * ratio * x.phase**2 / 4
     if dashpot + spring > 1:
         shorter = 2 / (dashpot + math.sqrt(dashpot**2 + 4 * spring))  # of this time step
         raise ShoalError(
-            f"friction={x.friction:g} is too large: with tangential_ratio={x.tangential_ratio:g}, "
-            f"restitution={x.restitution:g} and time_step={x.time_step:g} it must be at most {SMALL_FRICTION:g}, since "
-            f"a body that sticks would be turned round in every step; a time_step of "
-            f"{rounded_bound(shorter * x.time_step)} allows it."
+            f"friction={friction:g} is too large: with tangential_ratio={ratio:g}, "
+            f"restitution={x.low.restitution:g} and time_step={time_step:g} it must be at most {SMALL_FRICTION:g}, "
+            f"since a body that sticks would be turned round in every step; a time_step of "
+            f"{rounded_bound(shorter * time_step)} allows it."
         )
 
 
 def _check_drive(x: Ranges) -> None:
     """Bound the drive by which an agent sinks into what it is pressed against, or moves too far in a step."""
-    to_drive = 1.0 if x.dimensions == 2 else x.radius[0]
-    reason = f"by which stiffness={x.stiffness[0]:g} is pressed in by half of radius={x.radius[0]:g}"
-    _at_most("drive", x.drive, x.bearing * to_drive, reason)
-    fastest = MOVED * x.radius[0] / x.time_step
-    bound = max(fastest * x.drag[0], fastest**2 * x.mass[0] / (2 * x.side)) * to_drive
+    low, time_step = x.low, x.high.time_step
+    to_drive = 1.0 if x.dimensions == 2 else low.radius  # of a force
+    reason = f"by which stiffness={low.stiffness:g} is pressed in by half of radius={low.radius:g}"
+    _at_most("drive", x.high.drive, x.bearing * to_drive, reason)
+    fastest = MOVED * low.radius / time_step
+    bound = max(fastest * low.drag, fastest**2 * low.mass / (2 * x.side)) * to_drive
     reason = (
-        f"by which mass={x.mass[0]:g} moves half of radius={x.radius[0]:g} in a step after it has crossed the box, so "
-        f"that it cannot pass through another (drag={x.drag[0]:g}, time_step={x.time_step:g})"
+        f"by which mass={low.mass:g} moves half of radius={low.radius:g} in a step after it has crossed the box, so "
+        f"that it cannot pass through another (drag={low.drag:g}, time_step={time_step:g})"
     )
-    _at_most("drive", x.drive, bound, reason)
+    _at_most("drive", x.high.drive, bound, reason)

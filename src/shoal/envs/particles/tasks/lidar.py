@@ -6,7 +6,7 @@ with the components of vectors first, and any further axes may follow.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from shoal.envs.particles.physics.vectors import dot, square_root
 from shoal.types import Array
 
 KINDS = ("rays", "bins")
+# Of the offsets to discs, [2, A, B, ...], which of them count, and the numbers of a direction: the distance at which
+# one is sensed there, [A, ...].
+Sense = Callable[..., Array]
 MAX_SLICES = 64  # bodies
 MAX_IMAGES = 4  # of a periodic box along each direction of an axis
 
@@ -41,26 +44,23 @@ def offsets_to(position: Array, others: Array, box: Array, boundaries: tuple[str
     return nearest_image(offset, box.reshape(2, 1, 1, *box.shape[1:]), boundaries)
 
 
-def _each(sense: Callable[..., Array], numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
+def _each(sense: Sense, numbers: np.ndarray, offset: Array, is_seen: Array) -> Array:
     """Return the measurement in each of K directions, whose numbers are [K, ...]: [A, K, ...]."""
     return jnp.stack([sense(offset, is_seen, *map(float, x)) for x in numbers], axis=1)
 
 
-def _on_ray(radius: Array, reach: Array | float) -> Callable[..., Array]:
-    """Return the function `_nearest_on_ray(offset, radius, is_seen, x, y, reach)` of the other four arguments."""
-    return lambda offset, is_seen, x, y: _nearest_on_ray(offset, radius, is_seen, x, y, reach)
+def _on_ray(radius: Array, reach: Array | float) -> Sense:
+    """Return the function of the smallest distance along one direction."""
 
+    def nearest(offset: Array, is_seen: Array, x: Array, y: Array) -> Array:
+        along = x * offset[0] + y * offset[1]
+        across = x * offset[1] - y * offset[0]
+        half_chord = square_root(radius**2 - across**2)
+        hits = is_seen & (along > 0) & (jnp.abs(across) <= radius)
+        distance = jnp.where(hits, jnp.maximum(along - half_chord, 0.0), reach)
+        return jnp.minimum(_least(distance), reach)
 
-def _nearest_on_ray(
-    offset: Array, radius: Array, is_seen: Array, x: Array | float, y: Array | float, reach: Array | float
-) -> Array:
-    """Return the smallest distance along one direction, [A, ...]."""
-    along = x * offset[0] + y * offset[1]
-    across = x * offset[1] - y * offset[0]
-    half_chord = square_root(radius**2 - across**2)
-    hits = is_seen & (along > 0) & (jnp.abs(across) <= radius)
-    distance = jnp.where(hits, jnp.maximum(along - half_chord, 0.0), reach)
-    return jnp.minimum(_least(distance), reach)
+    return nearest
 
 
 def _least(distance: Array) -> Array:
@@ -88,6 +88,7 @@ def wall_distances(
 
 
 def scan(
+    kind: str,
     position: Array,
     radius: Array,
     box: Array,
@@ -95,29 +96,18 @@ def scan(
     num_rays: int,
     reach: Array | float,
 ) -> Scan:
-    """Return the nearest objects on the rays of all agents, at [2, A, ...]: other agents' discs or walls."""
-    sense, rays = _on_ray(radius, reach), directions(num_rays).T
-    return _scan(sense, rays, position, box, boundaries, reach, jnp.max(radius, axis=0))
-
-
-def _scan(
-    sense: Callable[..., Array],
-    numbers: np.ndarray,
-    position: Array,
-    box: Array,
-    boundaries: tuple[str, ...],
-    reach: Array | float,
-    beyond: Array | float,
-) -> Scan:
-    """Return the nearer of discs, other agents' and all images of all across a periodic boundary, and walls.
+    """Return the nearest objects in K directions of all agents, at [2, A, ...]: other agents, images of all across a
+    periodic boundary, or walls.
 
     Args:
-      sense: returns the distances of discs in one direction, [A, ...], of the offsets to them, [2, A, A, ...], which
-        are seen, and the direction's numbers.
-      numbers: of each direction, [K, ...].
-      beyond: how much farther than the range the centre of a disc may be that is sensed, [...], m.
+      kind: "rays", which meet discs; or "bins", angles that hold their centres, with the walls that the middle of an
+        angle meets.
     """
-    walls = wall_distances(position, box, boundaries, len(numbers), reach)
+    if kind == "rays":
+        sense, numbers = _on_ray(radius, reach), directions(num_rays).T
+    else:
+        sense, numbers = _in_bin(reach), _bin_ends(num_rays)
+    walls = wall_distances(position, box, boundaries, num_rays, reach)
     agents = position.shape[1]
     offset = offsets_to(position, position, box, boundaries)
     if agents == 1:
@@ -125,6 +115,8 @@ def _scan(
     else:
         discs = _each(sense, numbers, offset, _others(agents, offset.ndim - 3))
     if "periodic" in boundaries:
+        # A ray can meet a disc whose centre is farther than the range.
+        beyond = jnp.max(radius, axis=0) if kind == "rays" else 0.0
         discs = _least_of_images(sense, numbers, discs, offset, box, boundaries, reach + beyond)
     return Scan(
         jnp.minimum(discs, walls), (discs < reach) & (discs <= walls), (walls < reach) & (walls < discs)
@@ -132,7 +124,7 @@ def _scan(
 
 
 def _least_of_images(
-    sense: Callable[..., Array],
+    sense: Sense,
     numbers: np.ndarray,
     nearest: Array,
     offset: Array,
@@ -185,22 +177,15 @@ def _bin_ends(num_rays: int) -> np.ndarray:
     return np.concatenate([np.roll(ends, 1, axis=0), ends], axis=1)
 
 
-def _in_bin(reach: Array | float) -> Callable[..., Array]:
-    """Return the function of the distance of the nearest centre between two directions, [A, ...]."""
+def _in_bin(reach: Array | float) -> Sense:
+    """Return the function of the distance of the nearest centre between two directions."""
 
-    def nearest(offset: Array, is_seen: Array, x: Any, y: Any, next_x: Any, next_y: Any) -> Array:
+    def nearest(offset: Array, is_seen: Array, x: Array, y: Array, next_x: Array, next_y: Array) -> Array:
         is_left, is_right = x * offset[1] - y * offset[0] >= 0, next_x * offset[1] - next_y * offset[0] <= 0
         squared = jnp.where(is_seen & is_left & is_right, dot(offset, offset), jnp.inf)
         return jnp.minimum(square_root(_least(squared)), reach)
 
     return nearest
-
-
-def scan_bins(
-    position: Array, box: Array, boundaries: tuple[str, ...], num_rays: int, reach: Array | float
-) -> Scan:
-    """Return the nearest centres in angular bins, and walls where the middle of a bin meets them; see `scan`."""
-    return _scan(_in_bin(reach), _bin_ends(num_rays), position, box, boundaries, reach, 0.0)
 
 
 def _others(agents: int, further_axes: int) -> Array:

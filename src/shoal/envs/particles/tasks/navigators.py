@@ -1,15 +1,7 @@
 """particles/Navigator-v0 and particles/MultiNavigator-v0: discs that reach their targets by force."""
 
-from collections.abc import Sequence
-from typing import ClassVar
-
-import jax.numpy as jnp
-import numpy as np
-
 from shoal.envs.base import environment, parameter
-from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
-from shoal.types import Array
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask
 
 
 @environment
@@ -22,20 +14,10 @@ class Navigator(ParticleTask):
     area_per_agent: float = parameter(default=400.0, above=0, static=True)
     sensing: str | None = None
 
-    dimensions: ClassVar[int] = 2
-
     @property
     def num_agents(self) -> int:
         """One."""
         return 1
-
-    def driving(self, action: Array) -> tuple[Array, Array]:
-        """Return the force of the action, and no torque."""
-        return self.drive * action, jnp.zeros_like(action[:1])
-
-    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
-        """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state, past)
 
 
 @environment
@@ -47,13 +29,3 @@ class MultiNavigator(ParticleTask):
     """
 
     num_agents: int = parameter(default=8, low=2, high=MAX_AGENTS)  # type: ignore[assignment]
-
-    dimensions: ClassVar[int] = 2
-
-    def driving(self, action: Array) -> tuple[Array, Array]:
-        """Return the force of the actions, and no torque."""
-        return self.drive * action, jnp.zeros_like(action[:1])
-
-    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
-        """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state, past)

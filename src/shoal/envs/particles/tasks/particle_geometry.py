@@ -1,13 +1,18 @@
 """The agents of a world of particles as points, and their contacts as lines between their centres."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.envs.geometry import Geometry
 
+if TYPE_CHECKING:  # the tasks import this module
+    from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
 
-def geometry_of(env: Any, state: Any) -> Geometry:
+
+def geometry_of(env: ParticleTask, state: TaskState) -> Geometry:
     """Return places, radii, masses and velocities of the agents, and the overlap of each pair that touches.
 
     In the plane the third coordinate is 0. A line across a periodic boundary ends at the nearest image.

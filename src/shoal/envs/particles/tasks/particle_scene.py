@@ -5,14 +5,21 @@ those that meet a wall are lighter, both with a dot at their end, and those that
 way of an agent in the last seconds. Spheres are shaded, with light from the upper left.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from shoal.envs.particles.tasks import lidar
+
+if TYPE_CHECKING:  # the tasks import this module, and Pillow is slow to import
+    from PIL.Image import Image
+
+    from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
 
 SIZE = 480  # pixels
 MARGIN = 12  # pixels around the box
@@ -29,10 +36,10 @@ COLOURS = (
     *((136, 98, 188), (140, 104, 84), (214, 120, 180), (92, 164, 178)),
 )
 
-_scan = jax.jit(lidar.scan, static_argnames=("boundaries", "num_rays"))
+_scan = jax.jit(lidar.scan, static_argnames=("kind", "boundaries", "num_rays"))
 
 
-def draw(env: Any, state: Any, past: Sequence[Any] = ()) -> np.ndarray:
+def draw(env: ParticleTask, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
     """Draw a state of a `ParticleTask`, and trails from its earlier states, uint8 [480, 480, 3]."""
     from PIL import Image  # noqa: PLC0415  (a picture alone needs it)
 
@@ -72,7 +79,7 @@ class Canvas:
       side: of the box.
     """
 
-    def __init__(self, image: Any, scale: float, side: float):
+    def __init__(self, image: Image, scale: float, side: float):
         from PIL import ImageDraw  # noqa: PLC0415
 
         self.image, self.scale, self.side = image, scale, side
@@ -138,7 +145,7 @@ def shaded_sphere(radius: int, colour: tuple) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(image, 0, 255).astype(np.uint8), mask.astype(np.uint8)
 
 
-def _places(state: Any) -> np.ndarray:
+def _places(state: TaskState) -> np.ndarray:
     """Return the places of the agents in the plane, [A, 2]."""
     return np.asarray(state.particles.position)[:2].T
 
@@ -153,23 +160,20 @@ def _paint_trails(canvas: Canvas, places: Sequence[np.ndarray], radius: np.ndarr
                 canvas.line(start, end, colour, 0.35 * radius[i] * (1 - 0.7 * min(share, 1.0)))
 
 
-def _paint_targets(canvas: Canvas, state: Any, radius: np.ndarray) -> None:
+def _paint_targets(canvas: Canvas, state: TaskState, radius: np.ndarray) -> None:
     held, own = np.asarray(state.held) > 0, len(state.target.T) == len(radius)
     for i, at in enumerate(np.asarray(state.target).T):
         colour = _colour(i, own)
         canvas.disc(at, radius.max(), _blend(colour, 0.55 if held[i] else 0.9), colour)
 
 
-def _paint_rays(canvas: Canvas, env: Any, state: Any, place: np.ndarray, radius: np.ndarray) -> None:
+def _paint_rays(
+    canvas: Canvas, env: ParticleTask, state: TaskState, place: np.ndarray, radius: np.ndarray
+) -> None:
     """Paint those that meet nothing first, so that they hide no other."""
-    found = _scan(
-        state.particles.position[:2],
-        state.world.radius,
-        state.world.box[:2],
-        env.boundaries[:2],
-        env.num_rays,
-        env.reach,
-    )
+    world = state.world
+    box, kinds = world.box[:2], env.boundaries[:2]
+    found = _scan("rays", state.particles.position[:2], world.radius, box, kinds, env.num_rays, env.reach)
     distance, is_disc, is_wall = map(np.asarray, found)
     ends = place[:, None] + distance[..., None] * lidar.directions(env.num_rays).T
     for colour, meets in ((MISS, ~is_disc & ~is_wall), (MET_WALL, is_wall), (MET_DISC, is_disc)):

@@ -3,9 +3,9 @@
 import abc
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,9 @@ from shoal.envs.particles.physics.cell_lists import CellLayout
 from shoal.envs.particles.physics.contact_laws import Material
 from shoal.envs.particles.physics.dynamics import INTEGRATORS, ParticleState, Rules, World
 from shoal.envs.particles.physics.restitution import damping_ratio
-from shoal.envs.particles.physics.stability import Ranges
+from shoal.envs.particles.physics.stability import Numbers, Ranges
 from shoal.envs.particles.physics.vectors import length, shortened, unit
-from shoal.envs.particles.tasks import lidar, particle_geometry, rewards, start_places
+from shoal.envs.particles.tasks import lidar, particle_geometry, particle_scene, rewards, start_places
 from shoal.envs.particles.tasks.randomisation import Uniform, as_uniform
 from shoal.types import GLOBAL_STATE, OBSERVATION, Array
 from shoal.types.spaces import Box, Dict
@@ -35,7 +35,6 @@ TARGETS_APART = 2.5  # radii, the least distance between two targets and between
 MAX_AGENTS = 4096  # whose rays are still computed for all pairs, once in a decision
 NEAR = 3.0  # radii, within which the way to the target is shown exactly
 DRAWN = ("radius", "mass", "stiffness", "restitution", "friction")
-PHYSICS = (*DRAWN, "tangential_ratio", "rolling_friction", "drag", "gravity", "drive", "time_step", "reach")
 CHOICES = {
     "law": contact_laws.LAWS,
     "integrator": INTEGRATORS,
@@ -127,7 +126,7 @@ class ParticleTask(abc.ABC):
         """The number of agents."""
 
     @property
-    def shaping_discount(self) -> Any:
+    def shaping_discount(self) -> float | None:
         """The discount of the reward's potential, which must be the algorithm's; None without a potential."""
         return self.gamma if self.reward == "potential" else None
 
@@ -163,28 +162,18 @@ class ParticleTask(abc.ABC):
         """M, the number of targets; the agents', unless they share them."""
         return self.num_agents
 
-    def _cells(self) -> tuple[int, int]:
+    def _cells(self) -> tuple[int, ...]:
         """Return the lattice of starts and targets; refuse more agents than fit."""
         room = self.side_in_radii - 2
-        if room <= 0:
-            raise ShoalError(
-                f"area_per_agent={self.area_per_agent:g} leaves no room for an agent; give more than 4."
-            )
-        try:
-            return start_places.lattice(self.num_agents, (room, room), TARGETS_APART)  # type: ignore[return-value]
-        except ShoalError as error:
-            fit = (math.floor(room / TARGETS_APART) + 1) ** 2
+        fit = start_places.most_along(room, TARGETS_APART) ** 2
+        if self.num_agents > fit:
             raise ShoalError(
                 f"num_agents={self.num_agents} with area_per_agent={self.area_per_agent:g} cannot be placed at "
                 f"distances of {TARGETS_APART:g} radii: {fit} fit into a box of {self.side_in_radii:.3g} radii."
-            ) from error
+            )
+        return start_places.lattice(self.num_agents, (room, room), TARGETS_APART)
 
     def _check_neighbours(self) -> None:
-        if self.neighbours == "all" and self.num_agents > pairs.MAX_ALL_TO_ALL:
-            raise ShoalError(
-                f"num_agents={self.num_agents} is too many for neighbours='all', which has at most "
-                f"{pairs.MAX_ALL_TO_ALL}; give neighbours='cells'."
-            )
         try:
             self.layout  # noqa: B018
         except ShoalError as error:
@@ -199,50 +188,23 @@ class ParticleTask(abc.ABC):
 
     def _check_ranges(self) -> None:
         """Refuse what cannot be computed. Traced numbers are not read; `make` refuses those that are none."""
-        numbers = self._numbers()
-        if numbers is None:
-            return
-        stability.check_ranges(self._ranges(numbers))
-        side = self.side_in_radii * numbers["radius"][1]
-        if self.boundary == "periodic" and numbers["reach"][1] > lidar.MAX_IMAGES * side:
-            raise ShoalError(
-                f"reach={numbers['reach'][1]:g} is too long for a periodic box with a side of {side:g}: rays reach "
-                f"over at most {lidar.MAX_IMAGES} sides; give {rounded_bound(lidar.MAX_IMAGES * side)} or less."
-            )
-
-    def _numbers(self) -> dict[str, tuple[float, float]] | None:
-        """Return the least and the greatest of each number of the physics; None if one is traced or out of bounds."""
-        bounds, found = bounds_of(type(self)), {}
-        for name in PHYSICS:
+        bounds, low, high = bounds_of(type(self)), {}, {}
+        for name in Numbers._fields:
             value = getattr(self, name)
-            low, high = value if isinstance(value, Uniform) else (value, value)
-            if is_traced(low, high):
-                return None
-            if not all(bounds[name].contains(x) for x in (low, high)):
-                return None
-            found[name] = float(np.min(low)), float(np.max(high))
-        return found
-
-    def _ranges(self, numbers: Mapping[str, tuple[float, float]]) -> Ranges:
-        low, high = ({name: x[end] for name, x in numbers.items()} for end in (0, 1))
-        return Ranges(
-            law=self.law,
-            dimensions=self.dimensions,
-            is_rough=self.rough,
-            num_bodies=self.num_agents,
-            side=self.side_in_radii * high["radius"],
-            radius=numbers["radius"],
-            mass=numbers["mass"],
-            stiffness=numbers["stiffness"],
-            restitution=low["restitution"],
-            friction=high["friction"],
-            tangential_ratio=high["tangential_ratio"],
-            drag=numbers["drag"],
-            gravity=high["gravity"],
-            drive=high["drive"],
-            time_step=high["time_step"],
-            top_speed=self.top_speed,
+            ends = value if isinstance(value, Uniform) else (value, value)
+            if is_traced(*ends) or not all(map(bounds[name].contains, ends)):
+                return
+            low[name], high[name] = float(np.min(ends[0])), float(np.max(ends[1]))
+        side = self.side_in_radii * high["radius"]
+        kinds = self.law, self.dimensions, self.rough
+        stability.check_ranges(
+            Ranges(*kinds, self.num_agents, side, self.top_speed, Numbers(**low), Numbers(**high))
         )
+        if self.boundary == "periodic" and high["reach"] > lidar.MAX_IMAGES * side:
+            raise ShoalError(
+                f"reach={high['reach']:g} is too long for a periodic box with a side of {side:g}: rays reach over at "
+                f"most {lidar.MAX_IMAGES} sides; give {rounded_bound(lidar.MAX_IMAGES * side)} or less."
+            )
 
     @property
     def observation_size(self) -> int:
@@ -278,9 +240,16 @@ class ParticleTask(abc.ABC):
         """The force or torque in the plane, as a share of the largest; longer vectors are shortened to length 1."""
         return Box(-1.0, 1.0, (2,))
 
-    @abc.abstractmethod
     def driving(self, action: Array) -> tuple[Array, Array]:
-        """Return the force [D, A, ...] and torque [S, A, ...] of actions [2, A, ...] of length 1 or less."""
+        """Return the force [D, A, ...] and torque [S, A, ...] of actions [2, A, ...] of length 1 or less.
+
+        In the plane the action is a force, in space a torque about the x and y axes.
+        """
+        driven = self.drive * action
+        nothing = jnp.zeros_like(driven[:1])
+        if self.dimensions == 2:
+            return driven, nothing
+        return jnp.concatenate([nothing] * 3), jnp.concatenate([driven, nothing])
 
     def reset(self, key: Array) -> tuple[TaskState, TimeStep]:
         """Draw the world, the agents' places and the targets."""
@@ -346,11 +315,15 @@ class ParticleTask(abc.ABC):
         state, own, reward, terminated, info = decide(self, state, jnp.asarray(action))
         return state, transition(self._shown(own, state), reward, terminated=terminated, info=info)
 
-    def _shown(self, own: Array, state: TaskState) -> Any:
+    def _shown(self, own: Array, state: TaskState) -> Array | dict[str, Array | dict[str, Array]]:
         """Return the observation, with the state of the world if a critic is shown it."""
         if not self.global_state:
             return own
         return {OBSERVATION: own, GLOBAL_STATE: self.observe_world(state)}
+
+    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
+        """Draw agents, targets, rays and trails from above, spheres shaded."""
+        return particle_scene.draw(self, state, past)
 
     def geometry(self, state: TaskState) -> Geometry:
         """Return the agents as points, and their contacts as lines."""
@@ -395,7 +368,7 @@ class ParticleTask(abc.ABC):
         is_held = self.is_held(state).astype(jnp.float32)
         return {"success": jnp.mean(is_held, axis=0), "distance": jnp.mean(self.way_to_go(state), axis=0)}
 
-    def observe_world(self, state: TaskState) -> Any:
+    def observe_world(self, state: TaskState) -> Array | dict[str, Array]:
         """Return a row for each agent: place and way to its target in box sides, velocity, radius, mass, [A, 8]."""
         place = state.particles.position[:2]
         side = state.world.box[:2, None]
@@ -429,10 +402,7 @@ def observe(env: ParticleTask, state: TaskState) -> Array:
     if env.sensing is not None:
         box, kinds, place = world.box[:2], env.boundaries[:2], particles.position[:2]
         reach = jnp.asarray(env.reach)
-        if env.sensing == "rays":
-            found = lidar.scan(place, world.radius, box, kinds, env.num_rays, reach)
-        else:
-            found = lidar.scan_bins(place, box, kinds, env.num_rays, reach)
+        found = lidar.scan(env.sensing, place, world.radius, box, kinds, env.num_rays, reach)
         own += [found.distance / reach, *(x.astype(reach.dtype) for x in (found.is_disc, found.is_wall))]
     shown = jnp.concatenate(own, axis=1)
     return shown[0] if env.num_agents == 1 else shown

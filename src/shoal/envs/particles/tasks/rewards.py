@@ -4,7 +4,9 @@ A kind of reward is a function of the task `env`, its states before and after th
 each agent, [A, ...], the work of each agent's drive, [A, ...], and whether the episode has terminated.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
@@ -12,12 +14,15 @@ from shoal.envs.particles.physics import contact_laws
 from shoal.envs.particles.physics.vectors import dot
 from shoal.types import Array
 
+if TYPE_CHECKING:  # the tasks import this module
+    from shoal.envs.particles.tasks.particle_task import ParticleTask, TaskState
+
 # JaxDEM's reward: weights of the change of kinetic energy, of the team's mean, and of being near, and what is near.
 JAXDEM_ENERGY, JAXDEM_TEAM, JAXDEM_NEAR, JAXDEM_NEAR_RADII = 0.1, 0.2, 0.1, 2.5
 
 
 def potential_reward(
-    env: Any, before: Any, after: Any, collisions: Array, work: Array, terminated: Array
+    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
 ) -> Array:
     """Return γ Φ(s') - Φ(s), with Φ the negative way to go, minus work and collisions, plus the bonus, [A].
 
@@ -31,7 +36,7 @@ def potential_reward(
 
 
 def jaxdem_reward(
-    env: Any, before: Any, after: Any, collisions: Array, work: Array, terminated: Array
+    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
 ) -> Array:
     """Return the reward of JaxDEM's MultiNavigator, [A].
 
@@ -40,23 +45,23 @@ def jaxdem_reward(
     where the dashes are of the time before. Its documentation gives the last term for d <= r, its code as here.
     """
     gained = _closeness(env, after) - _closeness(env, before)
-    energy = [_kinetic(x) for x in (before, after)]
+    energy = _kinetic(after) - _kinetic(before)
     near = env.way_to_go(after) <= JAXDEM_NEAR_RADII * after.world.radius
     team = JAXDEM_TEAM * jnp.mean(gained, axis=0)
-    return gained - JAXDEM_ENERGY * (energy[1] - energy[0]) + team + JAXDEM_NEAR * near.astype(gained.dtype)
+    return gained - JAXDEM_ENERGY * energy + team + JAXDEM_NEAR * near.astype(gained.dtype)
 
 
-def _closeness(env: Any, state: Any) -> Array:
+def _closeness(env: ParticleTask, state: TaskState) -> Array:
     distance = env.way_to_go(state)
     return jnp.exp(-2 * jnp.maximum(distance - state.world.radius / 2, 0.0))
 
 
-def _kinetic(state: Any) -> Array:
+def _kinetic(state: TaskState) -> Array:
     particles, world = state.particles, state.world
     return contact_laws.kinetic_energy(world.mass, particles.velocity, world.inertia, particles.spin)
 
 
-def work_of(env: Any, before: Any, after: Any, force: Array, torque: Array) -> Array:
+def work_of(env: ParticleTask, before: TaskState, after: TaskState, force: Array, torque: Array) -> Array:
     """Return the magnitude of the work of each agent's drive in a decision, at the mean velocity, [A]."""
     duration = after.world.time_step * env.physics_steps
     velocity = (before.particles.velocity + after.particles.velocity) / 2

@@ -1,15 +1,9 @@
 """particles/Roller-v0 and particles/MultiRoller-v0: spheres on a floor that are driven by torque."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-import jax.numpy as jnp
-import numpy as np
-
 from shoal.envs.base import environment, parameter
-from shoal.envs.particles.tasks import particle_scene
-from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState
-from shoal.types import Array
+from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask
 
 
 @environment
@@ -32,14 +26,6 @@ class Roller(ParticleTask):
         """One."""
         return 1
 
-    def driving(self, action: Array) -> tuple[Array, Array]:
-        """Return no force, and the torque of the action about the x and y axes."""
-        return _torque(self.drive * action)
-
-    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
-        """Draw the spheres from above, shaded."""
-        return particle_scene.draw(self, state, past)
-
 
 @environment
 class MultiRoller(ParticleTask):
@@ -50,16 +36,3 @@ class MultiRoller(ParticleTask):
     rough: bool = True
 
     dimensions: ClassVar[int] = 3
-
-    def driving(self, action: Array) -> tuple[Array, Array]:
-        """Return no force, and the torques of the actions about the x and y axes."""
-        return _torque(self.drive * action)
-
-    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
-        """Draw the spheres from above, shaded."""
-        return particle_scene.draw(self, state, past)
-
-
-def _torque(action: Array) -> tuple[Array, Array]:
-    nothing = jnp.zeros_like(action[:1])
-    return jnp.concatenate([nothing] * 3), jnp.concatenate([action, nothing])

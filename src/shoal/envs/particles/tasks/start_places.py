@@ -5,25 +5,21 @@ import math
 import jax
 import jax.numpy as jnp
 
-from shoal.base.errors import ShoalError
 from shoal.types import Array
 
 SPARE = 2.0  # as many cells as this, for each place, if there is room
 
 
+def most_along(side: float, apart: float) -> int:
+    """Return how many places `apart` from each other lie along a side; 0 if the side is negative."""
+    return math.floor(side / apart * (1 + 1e-6)) + 1
+
+
 def lattice(number: int, sides: tuple[float, ...], apart: float) -> tuple[int, ...]:
     """Return how many cells a lattice has along each axis: enough for `number` places `apart` from each
-    other, and more if there is room.
-
-    Raises:
-      ShoalError: there is no room for so many.
+    other, and more if there is room. As many must fit (`most_along`).
     """
-    most = tuple(max(1, math.floor(side / apart * (1 + 1e-6)) + 1) for side in sides)
-    if math.prod(most) < number:
-        raise ShoalError(
-            f"{number} places cannot be found that are {apart:g} apart in a region of "
-            f"{' x '.join(f'{side:g}' for side in sides)}: {math.prod(most)} fit."
-        )
+    most = [most_along(side, apart) for side in sides]
     size = (math.prod(side + apart for side in sides) / (SPARE * number)) ** (1 / len(sides))
     wanted = [max(1, math.ceil((side + apart) / size)) for side in sides]
     cells = [min(x, y) for x, y in zip(wanted, most, strict=True)]

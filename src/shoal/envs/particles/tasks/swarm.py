@@ -1,6 +1,6 @@
 """particles/Swarm-v0: many discs share fewer targets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.envs.base import environment, parameter
 from shoal.envs.particles.physics.vectors import length
-from shoal.envs.particles.tasks import lidar, particle_scene
+from shoal.envs.particles.tasks import lidar
 from shoal.envs.particles.tasks.particle_task import MAX_AGENTS, ParticleTask, TaskState, shown_way
 from shoal.types import Array
 from shoal.types.spaces import Box, Dict
@@ -34,7 +34,6 @@ class Swarm(ParticleTask):
     target_reach: float = parameter(default=50.0, above=0)  # up to which targets are shown
     collision_penalty: float = parameter(default=5.0, low=0, in_reward=True)  # with 20, nothing is held
 
-    dimensions: ClassVar[int] = 2
     info_summaries: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"success": "last", "collisions": "sum", "distance": "last", "decisions_below_90": "sum"}
     )
@@ -54,10 +53,6 @@ class Swarm(ParticleTask):
     def target_entries(self) -> int:
         """The nearest target, two channels of K angles, and whether the agent holds a target."""
         return 4 + 2 * self.num_rays + 1
-
-    def driving(self, action: Array) -> tuple[Array, Array]:
-        """Return the force of the actions, and no torque."""
-        return self.drive * action, jnp.zeros_like(action[:1])
 
     def is_held(self, state: TaskState) -> Array:
         """Return which targets are held, [M, ...]."""
@@ -116,10 +111,6 @@ class Swarm(ParticleTask):
         measures = super().measures(state)
         below = (measures["success"] < MOST_HELD - 1e-6).astype(jnp.float32)
         return measures | {"decisions_below_90": below}
-
-    def render(self, state: TaskState, past: Sequence[TaskState] = ()) -> np.ndarray:
-        """Draw agents, targets, rays and trails from above."""
-        return particle_scene.draw(self, state, past)
 
 
 def _ways(env: Swarm, state: TaskState) -> Array:
