@@ -9,6 +9,8 @@ from flax import nnx
 
 from shoal.nets.heads import GSDEHead
 from shoal.nets.mlp import MLP
+from shoal.nets.torso_config import TorsoConfig
+from shoal.types import PyTree
 
 Array = jax.Array
 
@@ -58,12 +60,43 @@ class Headed(nnx.Module):
         """Length of the features."""
         return self.mlp.in_features
 
-    def __call__(self, features: Array, *rest: Any) -> Any:
+    def __call__(self, features: PyTree, *rest: Array | None) -> Any:
         """Compute the head's output on [..., in_features]; the head is also given `rest` (a mask of actions)."""
+        return self.with_features(features, *rest)[0]
+
+    def with_features(self, features: PyTree, *rest: Array | None) -> tuple[Any, Array]:
+        """Compute the head's output and the last hidden layer, [..., mlp.num_features]."""
         x, hidden = self.mlp.with_features(features)
-        if isinstance(self.head, GSDEHead):
-            return self.head(x, hidden, *rest)
-        return self.head(x, *rest)
+        # Its noise is a function of the layer before its own; all other heads take their inputs alone.
+        is_gsde = isinstance(self.head, GSDEHead)
+        return self.head(x, hidden, *rest) if is_gsde else self.head(x, *rest), hidden
+
+
+class ConfiguredHead(Headed):
+    """A head and the layers before it, in the style that the settings of a network give its hidden layers."""
+
+    def __init__(
+        self,
+        head: object,
+        in_features: int,
+        sizes: Sequence[int],
+        scale: float,
+        config: TorsoConfig,
+        *,
+        key: Array,
+    ):
+        super().__init__(
+            head,
+            in_features,
+            sizes,
+            scale=scale,
+            activation=config.activation,
+            layer_norm=config.layer_norm,
+            hidden_scale=config.hidden_scale,
+            initialiser=config.initialiser,
+            out_initialiser=config.head_initialiser,
+            key=key,
+        )
 
 
 class PolicyAndValue(nnx.Module):

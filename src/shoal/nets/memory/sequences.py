@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.nets.actor_critic import policy_and_value
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import PyTree
 from shoal.xla.plain import uses_plain_form
 
@@ -59,7 +59,7 @@ class Unrolled(NamedTuple):
     """The outputs of a network with memory for T steps."""
 
     after: Memories  # the memory after the last one, [N, ...]
-    distribution: Distribution  # [T, N]
+    distribution: ActionDistribution  # [T, N]
     value: Value  # [T, N]
 
 
@@ -92,7 +92,7 @@ def unroll(network: Any, memories: Memories, inputs: NetworkInputs) -> Unrolled:
     return Unrolled(Memories(actor_after, critic_after), distribution, value)
 
 
-def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Distribution]:
+def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, ActionDistribution]:
     """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
     if not has_memory(inputs):
         return (), actor.policy(inputs.observation, inputs.action_mask)
