@@ -30,9 +30,8 @@ from shoal.xla.plain import uses_plain_form
 Array = jax.Array
 Windows = Sequence[int | Sequence[int]]
 
-MAX_LOOKUP_CODES = (
-    1024  # that a cell may hold, up to which a table of what each contributes to a convolution is worth it
-)
+# What a cell may hold, up to which a table of what each contributes to a convolution is worth it.
+MAX_LOOKUP_CODES = 1024
 
 
 class CNN(nnx.Module):
@@ -70,10 +69,9 @@ class CNN(nnx.Module):
         initialiser: str = "orthogonal",
         key: Array,
     ):
-        owner = type(self).__name__
         activation_named(activation)
-        image = image_shape(owner, in_shape, channels_first)
-        layers = _layers(owner, image, channels, kernels, strides, padding)
+        image = image_shape("CNN", in_shape, channels_first)
+        layers = conv_layers(image, channels, kernels, strides, padding, of="a CNN")
         conv_key, mlp_key = jax.random.split(key)
         shapes = [shape for shape, _, _ in layers]
         initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []
@@ -192,16 +190,11 @@ class GridCNN(nnx.Module):
         if not self.embeddings:
             return self.cnn(x)
         codes = math.prod(size + 1 for size in self.embeddings[0].sizes)
-        if (
-            not uses_plain_form("look_up_cells")
-            and self.cnn.convs
-            and codes <= MAX_LOOKUP_CODES
-            and backend.is_cpu()
-        ):
-            return self.cnn.after_first_convolution(
-                self._first_convolution_by_lookup(x.reshape(-1, *self.in_shape)), batch_shape
-            )
-        return self.cnn(self.embeddings[0](x))
+        looks_up = self.cnn.convs and codes <= MAX_LOOKUP_CODES and backend.is_cpu()
+        if uses_plain_form("look_up_cells") or not looks_up:
+            return self.cnn(self.embeddings[0](x))
+        convolved = self._first_convolution_by_lookup(x.reshape(-1, *self.in_shape))
+        return self.cnn.after_first_convolution(convolved, batch_shape)
 
     def _first_convolution_by_lookup(self, x: Array) -> Array:
         """Convolve the embedded cells for the first time, without embedding them.
@@ -235,31 +228,46 @@ class GridCNN(nnx.Module):
 Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, strides, image after it
 
 
-def _layers(
-    owner: str, image: Image, channels: Sequence[int], kernels: Windows, strides: Windows, padding: Padding
+def conv_layers(
+    image: Image,
+    channels: Sequence[int],
+    kernels: Windows,
+    strides: Windows,
+    padding: Padding,
+    *,
+    of: str,
+    prefix: str = "",
+    hint: str = "",
 ) -> list[Layer]:
-    """Compute the shape of each convolution's kernel, its strides, and the image that it makes."""
+    """Compute the shape of each convolution's kernel, its strides, and the image that it makes.
+
+    Args:
+      of: whose convolutions they are, for the sentences, in which `prefix` begins the names of these arguments, and
+        `hint` says where numbers come from that are not given.
+    Raises:
+      ShoalError: lists of different lengths, numbers below 1, a kernel larger than what reaches it.
+    """
+    # By JAX's name, "SAME", it would be taken for "valid".
     if padding not in ("valid", "same"):
-        raise ShoalError(f"padding={padding!r} of a {owner} must be 'valid' or 'same'.")
+        raise ShoalError(f"{prefix}padding={padding!r} of {of} must be 'valid' or 'same'.")
     if not len(channels) == len(kernels) == len(strides):
         raise ShoalError(
-            f"channels={tuple(channels)}, kernels={tuple(kernels)} and strides={tuple(strides)} of a {owner} "
-            "must be equally many, one each for a convolution."
+            f"{prefix}channels={tuple(channels)}, {prefix}kernels={tuple(kernels)} and {prefix}strides="
+            f"{tuple(strides)} of {of} must have equally many numbers, one for each convolution{hint}."
         )
     layers: list[Layer] = []
     for index, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
-        if not isinstance(outputs, int) or outputs < 1:
-            raise ShoalError(f"channels[{index}]={outputs} of a {owner} must be an integer of at least 1.")
-        windows, steps = as_pair(f"kernels[{index}]", kernel), as_pair(f"strides[{index}]", stride)
-        height, width = (
-            out_size(size, window, step, padding)
-            for size, window, step in zip(image[:2], windows, steps, strict=True)
+        window, step = (
+            as_pair(f"{prefix}kernels[{index}]", kernel),
+            as_pair(f"{prefix}strides[{index}]", stride),
         )
+        height, width = map(out_size, image[:2], window, step, (padding, padding))
         if min(height, width) < 1:
             raise ShoalError(
-                f"kernels[{index}]={windows} of a {owner} is larger than the {image[0]} x {image[1]} image that "
-                "reaches it; smaller kernels or strides, a larger in_shape or padding='same' would do."
+                f"{prefix}kernels={tuple(kernels)} with {prefix}strides={tuple(strides)} has a window of {window[0]} x "
+                f"{window[1]}, which is larger than the {image[0]} x {image[1]} image that reaches convolution "
+                f"{index + 1} of {of}; smaller kernels or strides, fewer of them, or {prefix}padding='same' would do."
             )
-        layers.append(((outputs, *windows, image[2]), steps, (height, width, outputs)))
+        layers.append(((outputs, *window, image[2]), step, (height, width, outputs)))
         image = (height, width, outputs)
     return layers

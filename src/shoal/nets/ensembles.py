@@ -20,15 +20,11 @@ class Ensemble(nnx.Module):
     one member, and one step of the optimiser updates all members. A loss of one member is mapped over
     them: `jax.vmap(loss, in_axes=(0, None))(ensemble.members, batch)`.
 
-    Raises:
-      ShoalError: a size below 1.
     Source: two critics as in Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
     Methods"; more as in Chen et al. 2021, "Randomized Ensembled Double Q-Learning".
     """
 
     def __init__(self, build: Callable[[Array], object], size: int = 2, *, key: Array):
-        if not isinstance(size, int) or size < 1:
-            raise ShoalError(f"size={size} of an Ensemble must be an integer of at least 1.")
         self.size = size
         self.members = jax.vmap(build)(jax.random.split(key, size))
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.base.errors import ShoalError
 from shoal.config.struct import named_leaves, with_named_leaves
 from shoal.nets.mlp import MLP, Dense
 from shoal.types import PyTree
@@ -32,7 +31,7 @@ class NoisyMLP(nnx.Module):
       layer_norm: normalise each hidden layer before its activation; its parameters are not noisy.
       sigma: scale of the initial deviations, 0 or more.
     Raises:
-      ShoalError: a width below 1, an unknown activation, or a negative sigma.
+      ShoalError: a width below 1, or an unknown activation.
     Attributes:
       mean: an `MLP` of the means.
       deviations: the deviations of each layer in order, the plain last one included.
@@ -54,8 +53,6 @@ class NoisyMLP(nnx.Module):
         out_scale: float = 1.0,
         key: Array,
     ):
-        if not isinstance(sigma, jax.core.Tracer) and float(sigma) < 0:
-            raise ShoalError(f"sigma={sigma} of a NoisyMLP must be 0 or more.")
         kernel_key, bias_key = jax.random.split(key)
         uniform_std = 1.0 / math.sqrt(3.0)  # a uniform number in ±1/√p has the variance 1/(3p)
         mean = MLP(

@@ -15,6 +15,7 @@ from shoal.nets.memory.cores import check_latches
 from shoal.nets.torso_choice import Kind, TorsoSettings
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
+MAX_CHANNELS = 2**24  # of more, XLA could not index the numbers of a small image
 _CORE = Needs("core", other_than=("none",), such_as="gru")
 
 
@@ -23,12 +24,12 @@ def _kinds(*kinds: str) -> Needs:
     return Needs("encoder", kinds)
 
 
-def _layers(*kinds: str) -> Any:
+def _layers(*kinds: str, high: int = LARGEST_INDEX) -> Any:
     """Declare one number for each of some layers of an encoder of these kinds; None for what fits."""
-    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_kinds(*kinds))
+    return parameter(None, low=1, high=high, longest=MAX_LAYERS, needs=_kinds(*kinds))
 
 
-class Style(TypedDict):
+class LayerStyle(TypedDict):
     """The activation of hidden layers, whether each is normalised before it, and how their weights are drawn."""
 
     activation: str
@@ -56,7 +57,7 @@ class TorsoConfig:
     an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
     for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
     rows (set), or your own as module:Name; several in sequence, with commas, such as cnn,mlp."""
-    encoder_channels: tuple[int, ...] | None = _layers("cnn", "resnet")
+    encoder_channels: tuple[int, ...] | None = _layers("cnn", "resnet", high=MAX_CHANNELS)
     """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None uses what fits
     the observation."""
     encoder_kernels: tuple[int, ...] | None = _layers("cnn")
@@ -103,7 +104,7 @@ class TorsoConfig:
         return torso_choice.kinds_of(self.encoder)
 
     @property
-    def style(self) -> Style:
+    def style(self) -> LayerStyle:
         """The style of hidden layers, as an `MLP` takes it."""
         return {
             "activation": self.activation,
