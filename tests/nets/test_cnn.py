@@ -263,7 +263,10 @@ def test_initial_kernels_are_of_the_stated_scale():
             lambda: CNN((4, 4, 3), (4,), (2,), (1,), key=KEY)(jnp.zeros((2, 3, 4, 4))),
             r"x has shape \(2, 3, 4, 4\)",
         ),
-        (lambda: GridCNN((5, 5, 3), (4, 4), key=KEY), r"values=\(4, 4\) of a GridCNN must be 3 numbers"),
+        (
+            lambda: GridCNN((5, 5, 3), (4, 4), key=KEY)(jnp.zeros((5, 5, 3), int)),
+            r"x has shape \(5, 5, 3\), which must end in \(2,\)",
+        ),
         (lambda: GridCNN((5, 5, 1), (4,), key=KEY)(jnp.zeros((5, 5, 1))), r"x is float32; .* integers"),
     ],
 )

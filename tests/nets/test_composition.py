@@ -175,10 +175,6 @@ def test_without_a_core_it_is_the_chain_of_both_torsos():
             lambda: OneHotInput((2, 2))(jnp.zeros((3, 1), int)),
             r"x has shape \(3, 1\), which must end in \(2,\)",
         ),
-        (
-            lambda: DictInput({"goal": OneHotInput(2)})({"gaol": 0}),
-            "lacks 'goal'; it has gaol; did you mean 'gaol'",
-        ),
         (lambda: Inputs(OneHotInput(2))(0, 1), "2 inputs were given; they must be 1"),
     ],
 )

@@ -5,7 +5,7 @@ An algorithm needs two methods of a network, `policy` and `value` (`Network`, be
 A network is a plain pytree of arrays: every array in it is a parameter and is trained.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 from flax import nnx
@@ -13,7 +13,7 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
-from shoal.nets.headed import ConfiguredHead, Headed
+from shoal.nets.headed import Headed
 from shoal.nets.heads import head_for
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import EnvSpec, PyTree
@@ -51,13 +51,13 @@ def policy_and_value(
     return network.policy(observation, action_mask), network.value(observation)
 
 
-def acting_part(network: object) -> Any:
+def acting_part(network: object) -> PyTree:
     """Return the part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all."""
     actor = getattr(network, "actor", None)
     return actor if hasattr(actor, "policy") or hasattr(actor, "apply") else network
 
 
-class Actor(ConfiguredHead):
+class Actor(Headed):
     """Encoder, MLP and head: observations to a distribution over actions.
 
     Args:
@@ -77,7 +77,7 @@ class Actor(ConfiguredHead):
             initial_std=config.initial_std,
             num_features=(width, *sizes)[-1],
         )
-        super().__init__(head, width, sizes, config.policy_scale, config, key=mlp_key)
+        super().__init__(head, width, sizes, scale=config.policy_scale, key=mlp_key, **config.head_style)
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Return the same as a call, so that an actor can replace the network for acting."""
@@ -94,14 +94,14 @@ class Actor(ConfiguredHead):
         return super().with_features(self.encoder(observation), action_mask)
 
 
-class Critic(ConfiguredHead):
+class Critic(Headed):
     """Encoder, MLP and head: observations to values; `config` is as an `Actor`'s."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         encoder_key, mlp_key = jax.random.split(key)
         self.encoder = torsos.build(spec.observation_space, config.of_critic, config, key=encoder_key)
-        width, sizes = self.encoder.num_features, config.critic_sizes
-        super().__init__(config.head_of_value(), width, sizes, config.value_scale, config, key=mlp_key)
+        head, width, sizes = config.head_of_value(), self.encoder.num_features, config.critic_sizes
+        super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **config.head_style)
 
     def __call__(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values [...]."""

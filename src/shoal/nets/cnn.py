@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from shoal.nets.convolution import (
 )
 from shoal.nets.initialisers import kernels as initial_kernels
 from shoal.nets.inputs import EmbeddingInput, leading_shape
-from shoal.nets.mlp import MLP
+from shoal.nets.mlp import MLP, LayerStyle
 from shoal.xla import backend
 from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form
@@ -130,7 +131,7 @@ class GridCNN(nnx.Module):
       embedding: length of each integer's vector.
       kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; other arguments are as there.
     Raises:
-      ShoalError: as many values as integers of a cell are not given; and as `CNN`.
+      ShoalError: as `CNN`.
     Source: after the baselines of Nikulin et al. 2024, "XLand-MiniGrid: Scalable Meta-Reinforcement
     Learning Environments in JAX".
     """
@@ -146,19 +147,11 @@ class GridCNN(nnx.Module):
         strides: int | Windows = 1,
         sizes: Sequence[int] = (),
         out_features: int | None = None,
-        activation: str = "relu",
-        layer_norm: bool = False,
-        scale: float = math.sqrt(2),
         out_scale: float = 1.0,
-        initialiser: str = "orthogonal",
         key: Array,
+        **style: Unpack[LayerStyle],
     ):
         height, width, cell = image_shape("GridCNN", in_shape, channels_first=False)
-        if values is not None and len(values) != cell:
-            raise ShoalError(
-                f"values={tuple(values)} of a GridCNN must be {cell} numbers, as many as a cell of "
-                f"in_shape={tuple(in_shape)} has integers."
-            )
         embedding_key, cnn_key = jax.random.split(key)
         self.in_shape = tuple(in_shape)
         embeddings = [] if values is None else [EmbeddingInput(values, embedding, key=embedding_key)]
@@ -170,12 +163,9 @@ class GridCNN(nnx.Module):
             [strides] * len(channels) if isinstance(strides, int) else strides,
             sizes=sizes,
             out_features=out_features,
-            activation=activation,
-            layer_norm=layer_norm,
-            scale=scale,
             out_scale=out_scale,
-            initialiser=initialiser,
             key=cnn_key,
+            **style,
         )
 
     @property

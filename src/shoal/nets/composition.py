@@ -10,7 +10,7 @@ A core is a recurrent module with `out_features`, `initial(batch_shape)`, the me
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,14 @@ class Composable(Protocol):
 
     def __call__(self, *inputs: PyTree, **key: PyTree) -> PyTree:
         """Compute features, or the output of a head."""
+        ...
+
+
+class Core(Composable, Protocol):
+    """A recurrent module, as above."""
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
+        """Return the memory before the first step."""
         ...
 
 
@@ -140,7 +148,7 @@ class RecurrentChain(nnx.Module):
     The torsos compute all steps at once, [T, ...]; only the core computes them in order.
     """
 
-    def __init__(self, before: Any, core: Any, after: Any):
+    def __init__(self, before: Composable, core: Core, after: Composable):
         Chain(before, core, after)  # checks that the widths fit
         self.before = before
         self.core = core

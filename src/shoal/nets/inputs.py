@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.nets.composition import Composable, concatenate_features, is_noisy
 from shoal.types import PyTree
 from shoal.types.spaces import Discrete, MultiDiscrete, Space
@@ -55,20 +55,35 @@ class OneHotInput(nnx.Module):
     """
 
     def __init__(self, sizes: int | Sequence[int]):
-        self.sizes = _as_tuple(sizes)
         self.several = not isinstance(sizes, int)
+        self.sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
 
     @property
     def out_features(self) -> int:
         """Sum of the sizes."""
         return sum(self.sizes)
 
+    def columns(self, x: Array) -> list[Array]:
+        """Return the integers of each part, [...] each.
+
+        Raises:
+          ShoalError: x is not of integers, or lacks the axis of parts.
+        """
+        x = jnp.asarray(x)
+        # JAX would encode a float that is no whole number as zeros.
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
+        if not self.several:
+            return [x]
+        leading_shape("x", x, (len(self.sizes),))
+        return [x[..., i] for i in range(len(self.sizes))]
+
     def __call__(self, x: Array) -> Array:
         """Encode integers [...] ([..., parts] if there are several sizes) as float32 [..., out_features]."""
-        return one_hots(_columns(x, self.sizes, self.several), self.sizes)
+        return one_hots(self.columns(x), self.sizes)
 
 
-class EmbeddingInput(nnx.Module):
+class EmbeddingInput(OneHotInput):
     """A discrete action encoded as learned vectors, from one table for each of its parts.
 
     A value out of range, such as -1 for "no action yet", gives zeros. The lookup is the product of a one-hot
@@ -80,8 +95,7 @@ class EmbeddingInput(nnx.Module):
     """
 
     def __init__(self, sizes: int | Sequence[int], features: int, *, scale: float = 1.0, key: Array):
-        self.sizes = _as_tuple(sizes)
-        self.several = not isinstance(sizes, int)
+        super().__init__(sizes)
         self.features = features
         table = scale * jax.random.normal(key, (sum(self.sizes), features))
         # Each part's rows are a parameter of their own, but drawn together.
@@ -91,10 +105,6 @@ class EmbeddingInput(nnx.Module):
     def out_features(self) -> int:
         """Length of the vectors of all parts together."""
         return len(self.sizes) * self.features
-
-    def columns(self, x: Array) -> list[Array]:
-        """Return the integers of each part, [...] each."""
-        return _columns(x, self.sizes, self.several)
 
     def __call__(self, x: Array) -> Array:
         """Encode integers [...] ([..., parts] if there are several sizes) as float32 [..., out_features]."""
@@ -147,11 +157,6 @@ class DictInput(Inputs):
         self, inputs: Mapping[str, PyTree], key: Array | None = None
     ) -> Array:
         """Encode a dictionary of inputs with leading axes [...] as features [..., out_features]."""
-        for name in self.names:
-            if name not in inputs:
-                raise ShoalError(
-                    f"the input lacks {name!r}; it has {', '.join(inputs)}{nearest(name, inputs)}."
-                )
         return super().__call__(*(inputs[name] for name in self.names), key=key)
 
 
@@ -165,10 +170,6 @@ def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...
     if split < 0 or x.shape[split:] != shape:
         raise ShoalError(f"{name} has shape {x.shape}, which must end in {shape}.")
     return x.shape[:split]
-
-
-def _as_tuple(sizes: int | Sequence[int]) -> tuple[int, ...]:
-    return (sizes,) if isinstance(sizes, int) else tuple(sizes)
 
 
 def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
@@ -191,13 +192,3 @@ def action_features(space: Space, raw: Array) -> Array:
     if isinstance(space, MultiDiscrete):
         return one_hots([raw[..., i] for i in range(len(space.nvec))], space.nvec)
     return raw
-
-
-def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
-    if not several:
-        return [x]
-    leading_shape("x", x, (len(sizes),))
-    return [x[..., i] for i in range(len(sizes))]

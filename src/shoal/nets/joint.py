@@ -70,13 +70,7 @@ class JointActorCritic(nnx.Module):
       config: None for the defaults.
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: JointNetwork | None = None,
-        *,
-        key: Array,
-    ):
+    def __init__(self, spec: EnvSpec, config: JointNetwork | None = None, *, key: Array):
         config = config or JointNetwork()
         keys, sizes = jax.random.split(key, 5), config.hidden_sizes
         self.encoder = Flatten(spec.observation_space, key=keys[0])

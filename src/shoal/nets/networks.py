@@ -35,6 +35,11 @@ class NetworkSettings(Protocol):
         ...
 
 
+def declares(network: object, name: str, default: bool) -> bool:
+    """Report what a class of networks or their settings declare by an attribute, which a user's may lack."""
+    return bool(getattr(network, name, default))
+
+
 @struct.struct
 class NetworkConfig(ActorCriticConfig):
     """The settings of Shoal's own actor and critic, with memory or without."""
@@ -66,17 +71,17 @@ class ClassOfNetworks:
     @property
     def has_memory(self) -> bool:
         """Whether the class declares that its networks have a memory."""
-        return bool(getattr(self.imported(), "has_memory", False))
+        return declares(self.imported(), "has_memory", False)
 
     @property
     def previous_action(self) -> bool:
         """Whether a network with memory is shown the previous action."""
-        return bool(getattr(self.imported(), "previous_action", True))
+        return declares(self.imported(), "previous_action", True)
 
     @property
     def previous_reward(self) -> bool:
         """Whether a network with memory is shown the previous reward."""
-        return bool(getattr(self.imported(), "previous_reward", True))
+        return declares(self.imported(), "previous_reward", True)
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
         """Build a new network of the class."""
@@ -130,17 +135,17 @@ def name_of(network: object, own: Mapping[str, type[NetworkSettings]] = OWN) -> 
 
 def has_memory(network: NetworkSettings) -> bool:
     """Report whether a network carries a memory: Shoal's own with a core, another if it declares so."""
-    return bool(getattr(network, "has_memory", False))
+    return declares(network, "has_memory", False)
 
 
 def sees_all_agents(network: NetworkSettings) -> bool:
     """Report whether a network is shown all agents of a world at once, [..., A]: one that declares so."""
-    return bool(getattr(network, "sees_all_agents", False))
+    return declares(network, "sees_all_agents", False)
 
 
 def shows(network: NetworkSettings, name: str) -> bool:
     """Report whether a network with memory is shown the `previous_action` or the `previous_reward`; the default."""
-    return bool(getattr(network, name, True))
+    return declares(network, name, True)
 
 
 def widest_layer(network: NetworkSettings) -> int:

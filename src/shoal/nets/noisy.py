@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -115,8 +114,8 @@ def has_noise(network: PyTree) -> bool:
     return any(map(_samples_noise, jax.tree.leaves(network, is_leaf=_samples_noise)))
 
 
-def _samples_noise(module: Any) -> bool:
-    return getattr(module, "noisy", False) and hasattr(module, "sample")
+def _samples_noise(module: object) -> bool:
+    return bool(getattr(module, "noisy", False)) and hasattr(module, "sample")
 
 
 def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

@@ -5,19 +5,19 @@ Those for discrete actions have no parameters: `shoal.nets.headed.Headed` (or a 
 `EpsilonGreedy(values, epsilon, mask)`.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from shoal.nets.headed import Headed
+from shoal.nets.headed import Head, Headed, HeadStyle
 from shoal.nets.inputs import leading_shape
 from shoal.nets.value_heads import DiscreteValuedHead, ScalarValueHead
 from shoal.ops.distributions import DiscreteValued
+from shoal.types import PyTree
 
 Array = jax.Array
 
@@ -124,6 +124,7 @@ class ContinuousQ(nnx.Module):
 
     Args:
       head: a head for values; None is `ScalarValueHead()`, others make a distributional critic.
+      style: of its layers, as a `Headed` takes it; the activation is "relu" by default.
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser; in a call, a shape that does not fit.
     Source: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning"; with the action at
@@ -137,27 +138,22 @@ class ContinuousQ(nnx.Module):
         action_size: int,
         sizes: Sequence[int] = (256, 256),
         *,
-        head: object = None,
+        head: Head | None = None,
         scale: float = 1.0,
-        activation: str = "relu",
-        layer_norm: bool = False,
-        hidden_scale: float = math.sqrt(2),
-        initialiser: str = "orthogonal",
         key: Array,
+        **style: Unpack[HeadStyle],
     ):
+        style.setdefault("activation", "relu")
         self.in_features = in_features
         self.headed = Headed(
             ScalarValueHead() if head is None else head,
             in_features + action_size,
             sizes,
             scale=scale,
-            activation=activation,
-            layer_norm=layer_norm,
-            hidden_scale=hidden_scale,
-            initialiser=initialiser,
             key=key,
+            **style,
         )
 
-    def __call__(self, features: Array, action: Array) -> Any:
+    def __call__(self, features: Array, action: Array) -> PyTree:
         """Compute Q, [...], or the head's output, of features [..., in_features] and actions [..., action_size]."""
         return self.headed(jnp.concatenate([features, action], axis=-1))

@@ -5,7 +5,7 @@ n actions, [..., n]; for Shoal's own this may be a distribution of each value, o
 memory is a sequence module (`shoal.nets.memory.sequences`) whose outputs these are. Every array in it is a parameter.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
 from shoal.nets import networks, torsos
 from shoal.nets.composition import Chain
-from shoal.nets.headed import ConfiguredHead
+from shoal.nets.headed import Headed
 from shoal.nets.memory.recurrent import Carry, RecurrentTorso
 from shoal.nets.memory.sequences import NetworkInputs, has_memory
 from shoal.nets.network_check import Builder, check_network, check_torsos
@@ -95,11 +95,11 @@ class QNetworkConfig(CoreConfig):
 
 def _layers(
     config: QNetworkConfig, spec: EnvSpec, in_features: int, sizes: tuple[int, ...], key: Array
-) -> Chain | ConfiguredHead:
+) -> Chain | Headed:
     """Make the layers from features to the values of actions, noisy ones if so configured."""
     head = config.head(spec.action_space.n)  # type: ignore[union-attr]
     if not config.noisy:
-        return ConfiguredHead(head, in_features, sizes, config.value_scale, config, key=key)
+        return Headed(head, in_features, sizes, scale=config.value_scale, key=key, **config.head_style)
     scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
     style = dict(activation=config.activation, layer_norm=config.layer_norm)
     return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=key, **scales, **style), head)  # type: ignore[arg-type]
@@ -144,14 +144,14 @@ class RecurrentQNetwork(nnx.Module):
         return after, self.layers(features), before
 
 
-def unroll(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
+def unroll(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
     """Return the memory after T steps of N sequences, and the network's output at each; without memory any axes."""
     if not has_memory(inputs):
         return (), network.values(inputs.observation)
     return network.apply(memory, inputs, inputs.first)
 
 
-def step(network: object, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
+def step(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
     """Return the memory after one step of N sequences, and the network's output, [N, n]."""
     if not has_memory(inputs):
         return unroll(network, memory, inputs)

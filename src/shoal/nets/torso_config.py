@@ -1,7 +1,7 @@
 """The settings of a torso: how an observation becomes features, the hidden layers after it, and a recurrent core."""
 
 import math
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
@@ -10,8 +10,10 @@ from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.activations import activation
+from shoal.nets.headed import HeadStyle
 from shoal.nets.initialisers import check_initialiser
 from shoal.nets.memory.cores import check_latches
+from shoal.nets.mlp import LayerStyle
 from shoal.nets.torso_choice import Kind, TorsoSettings
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
@@ -27,15 +29,6 @@ def _kinds(*kinds: str) -> Needs:
 def _layers(*kinds: str, high: int = LARGEST_INDEX) -> Any:
     """Declare one number for each of some layers of an encoder of these kinds; None for what fits."""
     return parameter(None, low=1, high=high, longest=MAX_LAYERS, needs=_kinds(*kinds))
-
-
-class LayerStyle(TypedDict):
-    """The activation of hidden layers, whether each is normalised before it, and how their weights are drawn."""
-
-    activation: str
-    layer_norm: bool
-    scale: float
-    initialiser: str
 
 
 @struct.struct
@@ -111,6 +104,17 @@ class TorsoConfig:
             "layer_norm": self.layer_norm,
             "scale": self.hidden_scale,
             "initialiser": self.initialiser,
+        }
+
+    @property
+    def head_style(self) -> HeadStyle:
+        """The style of hidden layers before a head, and of the plain layer after them, as a `Headed` takes it."""
+        return {
+            "activation": self.activation,
+            "layer_norm": self.layer_norm,
+            "hidden_scale": self.hidden_scale,
+            "initialiser": self.initialiser,
+            "out_initialiser": self.head_initialiser,
         }
 
     def validate(self) -> None:

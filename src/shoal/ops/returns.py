@@ -151,13 +151,9 @@ def n_step_returns(
 
     Returns:
       returns G^n, [T]; 0 where the weight is 0.
-    Raises:
-      ValueError: n is below 1.
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 7.1.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
-    if n < 1:
-        raise ValueError(f"n={n} must be at least 1.")
     n = min(n, max(len(v_t), 1))
 
     def step(now: StreamStep, following: Array, v_t: Array) -> tuple[Array, Array]:

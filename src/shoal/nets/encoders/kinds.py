@@ -9,9 +9,9 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.encoders.parts import MAX_CELL_VALUES, Part, Path, entry, observation_parts
-from shoal.nets.mlp import MLP
+from shoal.nets.mlp import MLP, LayerStyle
 from shoal.nets.sets import SetTorso
-from shoal.nets.torso_config import LayerStyle, TorsoConfig
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import PyTree
 from shoal.types.spaces import Space
 

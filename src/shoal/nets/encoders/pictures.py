@@ -12,8 +12,9 @@ from shoal.nets.cnn import CNN, GridCNN, Windows, conv_layers
 from shoal.nets.convolution import Padding
 from shoal.nets.encoders.kinds import Encoder, num_features
 from shoal.nets.encoders.parts import Part, Path, entry, num_values, observation_parts
+from shoal.nets.mlp import LayerStyle
 from shoal.nets.residual import CHANNELS, SIZES, ResidualCNN
-from shoal.nets.torso_config import LayerStyle, TorsoConfig
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import PyTree
 from shoal.types.spaces import Box, Space
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
-from shoal.nets.headed import ConfiguredHead
+from shoal.nets.headed import Headed
 from shoal.nets.heads import head_for
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import cores
@@ -171,7 +171,7 @@ def encode_and_project(parameters: tuple[Torso, MLP, Array], observation: PyTree
     return features @ kernel.T
 
 
-class RecurrentActor(ConfiguredHead):
+class RecurrentActor(Headed):
     """A torso with memory, hidden layers, and a head: a distribution over actions at each step."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
@@ -185,7 +185,7 @@ class RecurrentActor(ConfiguredHead):
             initial_std=config.initial_std,
         )
         width, sizes = self.torso.out_features, config.head_sizes
-        super().__init__(head, width, sizes, config.policy_scale, config, key=head_key)
+        super().__init__(head, width, sizes, scale=config.policy_scale, key=head_key, **config.head_style)
 
     @property
     def stores_memories(self) -> bool:
@@ -208,15 +208,15 @@ class RecurrentActor(ConfiguredHead):
         return memory, features
 
 
-class RecurrentCritic(ConfiguredHead):
+class RecurrentCritic(Headed):
     """Layers on features with memory, and the torso of these unless it is the actor's (`shared_torso`)."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, num_features: int, *, key: Array):
         torso_key, head_key = jax.random.split(key)
         own = [] if config.shared_torso else [RecurrentTorso(spec.of_critic, config.as_critic, key=torso_key)]
         self.torso = nnx.List(own)
-        head, sizes = config.head_of_value(), config.head_sizes
-        super().__init__(head, num_features, sizes, config.value_scale, config, key=head_key)
+        head, width, sizes = config.head_of_value(), num_features, config.head_sizes
+        super().__init__(head, width, sizes, scale=config.value_scale, key=head_key, **config.head_style)
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """Make the memory of sequences before their first step."""
