@@ -81,15 +81,11 @@ class NormalHead(nnx.Module):
         self.size = size
         self.minimum_std = minimum_std
         self.num_inputs = 2 * size if state_dependent_std else size
+        self.state_dependent_std = state_dependent_std
         if state_dependent_std:
             self.std_shift = math.log(math.expm1(initial_std - minimum_std))
         else:
             self.log_std = nnx.data(jnp.full(size, jnp.log(initial_std - minimum_std), jnp.float32))
-
-    @property
-    def state_dependent_std(self) -> bool:
-        """Whether the standard deviation is computed from the inputs."""
-        return self.num_inputs != self.size
 
     def loc_and_scale(self, x: Array) -> tuple[Array, Array]:
         """Compute mean and standard deviation, each [..., size], from [..., num_inputs]."""

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.config.struct import named_leaves, with_named_leaves
-from shoal.nets.mlp import MLP, Dense
+from shoal.nets.mlp import MLP
 from shoal.types import PyTree
 
 Array = jax.Array
@@ -65,17 +64,15 @@ class NoisyMLP(nnx.Module):
             initialiser="lecun_uniform",
             key=kernel_key,
         )
-        names = _layers(mean)
+        layers = [*mean.layers, *mean.projection]
         scales = [scale] * len(mean.layers) + [out_scale] * len(mean.projection)
-        leaves = named_leaves(mean)
         deviations = []
-        for name, scale_, k in zip(names, scales, jax.random.split(bias_key, len(names)), strict=True):
-            kernel = leaves[f"{name}/kernel"]
-            limit = scale_ * (1.0 / math.sqrt(kernel.shape[1]))
-            leaves[f"{name}/bias"] = limit * jax.random.uniform(k, kernel.shape[:1], minval=-1.0, maxval=1.0)
-            layer = Dense(kernel)
+        for layer, scale_, k in zip(layers, scales, jax.random.split(bias_key, len(layers)), strict=True):
+            outputs, inputs = layer.kernel.shape
+            limit = scale_ * (1.0 / math.sqrt(inputs))
+            layer.bias = nnx.data(limit * jax.random.uniform(k, (outputs,), minval=-1.0, maxval=1.0))
             deviations.append(jax.tree.map(lambda leaf, s=sigma * limit: jnp.full_like(leaf, s), layer))
-        self.mean = with_named_leaves(mean, leaves)
+        self.mean = mean
         self.deviations = nnx.List(deviations)
         self.in_features = mean.in_features
         self.num_features = mean.num_features
@@ -87,14 +84,14 @@ class NoisyMLP(nnx.Module):
 
     def sample(self, key: Array) -> MLP:
         """Return a plain MLP with the weights of one draw of the noise."""
-        names = _layers(self.mean)
-        leaves = named_leaves(self.mean)
-        keys = jax.random.split(key, len(names))
-        for name, deviation, k in zip(names, self.deviations, keys, strict=True):
+        mlp = jax.tree.map(lambda leaf: leaf, self.mean)  # a copy, whose arrays are replaced
+        layers = [*mlp.layers, *mlp.projection]
+        keys = jax.random.split(key, len(layers))
+        for layer, deviation, k in zip(layers, self.deviations, keys, strict=True):
             noise = factorised_noise(k, deviation.kernel.shape)
-            leaves[f"{name}/kernel"] += deviation.kernel * (noise[0][:, None] * noise[1])
-            leaves[f"{name}/bias"] += deviation.bias * noise[0]
-        return with_named_leaves(self.mean, leaves)
+            layer.kernel = nnx.data(layer.kernel + deviation.kernel * (noise[0][:, None] * noise[1]))
+            layer.bias = nnx.data(layer.bias + deviation.bias * noise[0])
+        return mlp
 
 
 def with_noise(network: PyTree, key: Array) -> PyTree:
@@ -128,9 +125,3 @@ def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
     normal = jax.random.normal(key, (sum(shape),))
     noise = jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
     return noise[: shape[0]], noise[shape[0] :]
-
-
-def _layers(mlp: MLP) -> list[str]:
-    """List the names of the dense layers of an MLP in order."""
-    parts = (("layers", mlp.layers), ("projection", mlp.projection))
-    return [f"{part}/{index}" for part, layers in parts for index in range(len(layers))]
