@@ -138,7 +138,7 @@ def test_deterministic_actions_lie_within_one_unless_free():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: QHead(3)(jnp.zeros((5, 2))), r"x has shape \(5, 2\), which must end in \(3,\)"),
+        (lambda: QHead(3)(jnp.zeros((5, 4))), r"x has shape \(5, 4\), which must end in \(3,\)"),
         (
             lambda: DistributionalQHead(2, 1.0, -1.0),
             r"the 51 values from 1 to -1 of a DistributionalQHead must",

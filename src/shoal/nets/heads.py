@@ -28,8 +28,8 @@ from shoal.ops.distributions import (
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
-Choices = TypeVar("Choices", Categorical, MultiCategorical)
-Continuous = TypeVar("Continuous", Normal, TanhNormal, Beta, Deterministic)
+_Choices = TypeVar("_Choices", Categorical, MultiCategorical)
+_Continuous = TypeVar("_Continuous", Normal, TanhNormal, Beta, Deterministic)
 
 
 class CategoricalHead(nnx.Module):
@@ -114,7 +114,7 @@ class TanhNormalHead(NormalHead):
 class BetaHead(nnx.Module):
     """Independent Betas on [-1, 1], both parameters above 1, so that each has one peak inside.
 
-    Source: Chou et al. 2017, "Improving Stochastic Policy Gradients in Continuous Control with Deep
+    Source: Chou et al. 2017, "Improving Stochastic Policy Gradients in _Continuous Control with Deep
     Reinforcement Learning using the Beta Distribution".
     """
 
@@ -165,7 +165,7 @@ class DeterministicHead(nnx.Module):
     Args:
       bounded: squash the inputs into [-1, 1] by tanh; otherwise the action is the inputs.
     Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; the tanh as in Lillicrap et al.
-    2016, "Continuous Control with Deep Reinforcement Learning".
+    2016, "_Continuous Control with Deep Reinforcement Learning".
     """
 
     def __init__(self, size: int, *, bounded: bool = True):
@@ -233,11 +233,11 @@ def _fitting_kinds(action_space: Space) -> tuple[str, ...]:
     return ("auto", "normal", "gsde", *(("tanh_normal", "beta") if action_space.bounded else ()))
 
 
-def _apply_mask(distribution: Choices, action_mask: Array | None) -> Choices:
+def _apply_mask(distribution: _Choices, action_mask: Array | None) -> _Choices:
     return distribution if action_mask is None else masked(distribution, action_mask)
 
 
-def _restrict(distribution: Continuous, action_mask: Array | None) -> Continuous | Restricted:
+def _restrict(distribution: _Continuous, action_mask: Array | None) -> _Continuous | Restricted:
     """Restrict a distribution over the numbers of a Box to those that an agent's role has."""
     return distribution if action_mask is None else Restricted(distribution, action_mask)
 

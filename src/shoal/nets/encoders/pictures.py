@@ -8,8 +8,8 @@ import numpy as np
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.nets.cnn import CNN, GridCNN, Windows, conv_layers
-from shoal.nets.convolution import Padding
+from shoal.nets.cnn import CNN, GridCNN
+from shoal.nets.convolution import Padding, Windows, conv_layers
 from shoal.nets.encoders.kinds import Encoder, num_features
 from shoal.nets.encoders.parts import Part, Path, entry, num_values, observation_parts
 from shoal.nets.mlp import LayerStyle
