@@ -255,7 +255,7 @@ def test_initial_kernels_are_of_the_stated_scale():
         (lambda: CNN((84, 84, 4), (8,), (8, 4), (4, 2), key=KEY), r"kernels=\(8, 4\) .* equally many"),
         (
             lambda: CNN((16, 16, 3), key=KEY),
-            r"kernels\[1\]=\(4, 4\) of a CNN is larger than the 3 x 3 image that reaches it; .* padding='same'",
+            r"a window of 4 x 4, which is larger than the 3 x 3 image that reaches convolution 2 of a CNN; .* padding",
         ),
         (lambda: CNN((8, 8, 3), (4,), (2,), ((1, 2, 3),), key=KEY), r"strides\[0\]=\(1, 2, 3\) .* a pair"),
         (lambda: CNN((8, 8, 3), (4,), (2,), (1,), padding="full", key=KEY), r"padding='full' .* 'valid' or"),
@@ -263,13 +263,11 @@ def test_initial_kernels_are_of_the_stated_scale():
             lambda: CNN((4, 4, 3), (4,), (2,), (1,), key=KEY)(jnp.zeros((2, 3, 4, 4))),
             r"x has shape \(2, 3, 4, 4\)",
         ),
-        (lambda: GridCNN((5, 5, 3), (4, 4), key=KEY), r"values=\(4, 4\) of a GridCNN must be 3 numbers"),
-        (lambda: GridCNN((5, 5, 1), (4,), key=KEY)(jnp.zeros((5, 5, 1))), r"x is float32; .* integers"),
         (
-            lambda: ResidualCNN((8, 8, 1), (4, -1), key=KEY),
-            r"channels=\(4, -1\) .* ResidualCNN must be integers",
+            lambda: GridCNN((5, 5, 3), (4, 4), key=KEY)(jnp.zeros((5, 5, 3), int)),
+            r"x has shape \(5, 5, 3\), which must end in \(2,\)",
         ),
-        (lambda: ResidualCNN((8, 8, 1), (4,), blocks=-1, key=KEY), r"blocks=-1 of a ResidualCNN"),
+        (lambda: GridCNN((5, 5, 1), (4,), key=KEY)(jnp.zeros((5, 5, 1))), r"x is float32; .* integers"),
     ],
 )
 def test_bad_sizes_are_named(build, message):

@@ -103,8 +103,6 @@ def test_without_deviations_it_is_its_mean_and_the_deviations_learn():
 
 @pytest.mark.full
 def test_bad_input_is_named():
-    with pytest.raises(ShoalError, match=r"sigma=-0.5 of a NoisyMLP must be 0 or more"):
-        network(sigma=-0.5)
     with pytest.raises(ShoalError, match=r"sizes=\(-1,\)"):
         NoisyMLP(9, (-1,), key=KEY)
     with pytest.raises(ShoalError, match=r"x of shape \(3,\)"):

@@ -138,21 +138,20 @@ def test_deterministic_actions_lie_within_one_unless_free():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: QHead(0), r"n=0 of a QHead must be an integer of at least 1"),
+        (lambda: QHead(3)(jnp.zeros((5, 4))), r"x has shape \(5, 4\), which must end in \(3,\)"),
         (
             lambda: DistributionalQHead(2, 1.0, -1.0),
-            r"low=1.0 of a DistributionalQHead must be below high=-1.0",
+            r"the 51 values from 1 to -1 of a DistributionalQHead must",
         ),
-        (lambda: CategoricalValueHead(-1.0, float("inf")), r"high=inf, both finite"),
-        (lambda: DiscreteValuedHead((0.0, 0.0, 1.0)), r"values=\(0.0, 0.0, 1.0\) .* each larger"),
+        (
+            lambda: CategoricalValueHead(-1.0, float("inf")),
+            r"to inf of a CategoricalValueHead .* finite numbers",
+        ),
+        (lambda: DiscreteValuedHead((0.0, 0.0, 1.0)), r"the 3 values from 0 to 1 of .* each larger"),
         (lambda: DuelingQHead(2)(jnp.zeros((5, 2))), r"x has shape \(5, 2\), which must end in \(3,\)"),
         (
             lambda: ContinuousQ(3, 2, (4,), key=KEY)(jnp.zeros((5, 3)), jnp.zeros((5, 1))),
-            r"action has shape \(5, 1\), which must end in \(2,\)",
-        ),
-        (
-            lambda: DeterministicHead(2)(jnp.zeros(2), jnp.ones(2, bool)),
-            r"action_mask of shape \(2,\) .* no mask",
+            r"x of shape \(5, 4\) must end in the MLP's in_features=5",
         ),
     ],
 )

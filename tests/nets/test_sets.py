@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.nets.encoders.kinds import Sets
+from shoal.nets.encoders.kinds import SetEncoder
 from shoal.nets.networks import NetworkConfig, check
 from shoal.nets.sets import SetTorso
 from shoal.nets.torso_config import TorsoConfig
@@ -70,13 +70,13 @@ def observation(counts):
 
 
 def test_the_encoder_pools_sets_and_takes_the_rest_as_it_is():
-    encoder = Sets(SPACE, TorsoConfig(encoder_features=(6, 8), encoder_heads=2), key=jax.random.key(2))
+    encoder = SetEncoder(SPACE, TorsoConfig(encoder_features=(6, 8), encoder_heads=2), key=jax.random.key(2))
     vector = encoder(observation(COUNTS))
     assert vector.shape == (3, encoder.num_features) == (3, 32 + 2 + 3)
     np.testing.assert_array_equal(vector[:, 32:34], 1.0)
     np.testing.assert_array_equal(vector[:, 34:], np.eye(3))
     np.testing.assert_allclose(vector[:, :32], encoder.sets[0](ROWS, COUNTS), atol=1e-6)
-    alone = Sets(SPACE["bodies"], key=jax.random.key(2))
+    alone = SetEncoder(SPACE["bodies"], key=jax.random.key(2))
     np.testing.assert_allclose(alone(ROWS), alone.sets[0](ROWS))
 
 

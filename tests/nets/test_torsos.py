@@ -270,8 +270,6 @@ def test_a_torso_without_parameters_is_one():
         ),
         (VECTOR, "cnn,mlp", {}, r"encoder='cnn' needs an observation \[height, width, channels\]"),
         (VECTOR, "resnet", {}, r"encoder='resnet' needs an observation \[height, width, channels\]"),
-        (IMAGE, "resnet", {"channels": ()}, r"encoder_channels=\(\) leaves encoder='resnet' without"),
-        (IMAGE, "resnet", {"channels": (2**31,)}, "encoder_channels=.* which are too many"),
         (VECTOR, "mlp", {"features": ()}, r"encoder_features=\(\) leaves encoder='mlp' without a layer"),
         (CELLS, "cnn", {"padding": "same"}, "encoder_padding='same' pads images, and .* is a grid of cells"),
         (IMAGE, "cnn", {"activation": "rely"}, r"activation='rely' .* did you mean 'relu'\?"),

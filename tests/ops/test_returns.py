@@ -277,9 +277,3 @@ def test_discounted_returns_read_no_value_but_where_the_rewards_end():
     got = CASES["discounted_returns"](s._replace(v_t=silent))
     np.testing.assert_array_equal(got, CASES["discounted_returns"](s))
     assert np.all(np.isfinite(got))
-
-
-def test_n_is_at_least_1():
-    s = stream(0, "oooo")
-    with pytest.raises(ValueError, match=r"^n=0 must be at least 1\.$"):
-        returns.n_step_returns(s.r_t, s.discount_t, s.last_t, s.v_t, n=0)

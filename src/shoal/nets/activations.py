@@ -14,39 +14,22 @@ def identity(x: jax.Array) -> jax.Array:
     return x
 
 
+# JAX's names that are Shoal's too.
+_OF_JAX = (
+    "celu elu gelu hard_sigmoid hard_silu hard_tanh leaky_relu log_sigmoid log_softmax mish relu relu6 selu sigmoid "
+    "silu softmax softplus squareplus swish tanh"
+)
 ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
-    "celu": jax.nn.celu,
-    "elu": jax.nn.elu,
-    "gelu": jax.nn.gelu,
-    "hard_sigmoid": jax.nn.hard_sigmoid,
-    "hard_silu": jax.nn.hard_silu,
-    "hard_tanh": jax.nn.hard_tanh,
     "identity": identity,
-    "leaky_relu": jax.nn.leaky_relu,
-    "log_sigmoid": jax.nn.log_sigmoid,
-    "log_softmax": jax.nn.log_softmax,
-    "mish": jax.nn.mish,
     "none": identity,
     "normalise": jax.nn.standardize,
-    "relu": jax.nn.relu,
-    "relu6": jax.nn.relu6,
-    "selu": jax.nn.selu,
-    "sigmoid": jax.nn.sigmoid,
-    "silu": jax.nn.silu,
     "sin": jnp.sin,
-    "softmax": jax.nn.softmax,
-    "softplus": jax.nn.softplus,
     "softsign": jax.nn.soft_sign,
-    "squareplus": jax.nn.squareplus,
-    "swish": jax.nn.silu,
-    "tanh": jnp.tanh,
+    **{name: getattr(jax.nn, name) for name in _OF_JAX.split()},
 }
 
-OF_ALL_FEATURES = (
-    "log_softmax",
-    "normalise",
-    "softmax",
-)  # of the features together; all others are elementwise
+# Of the features together; all others are elementwise.
+OF_ALL_FEATURES = ("log_softmax", "normalise", "softmax")
 
 
 def activation(name: str, axis: int = -1) -> Callable[[jax.Array], jax.Array]:
@@ -60,7 +43,7 @@ def activation(name: str, axis: int = -1) -> Callable[[jax.Array], jax.Array]:
     """
     if name not in ACTIVATIONS:
         raise ShoalError(
-            f"activation={name!r} is none of {', '.join(ACTIVATIONS)}{nearest(str(name), ACTIVATIONS)}."
+            f"activation={name!r} is none of {', '.join(sorted(ACTIVATIONS))}{nearest(str(name), ACTIVATIONS)}."
         )
     function = ACTIVATIONS[name]
     return functools.partial(function, axis=axis) if name in OF_ALL_FEATURES else function

@@ -5,7 +5,7 @@ An algorithm needs two methods of a network, `policy` and `value` (`Network`, be
 A network is a plain pytree of arrays: every array in it is a parameter and is trained.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 from flax import nnx
@@ -13,9 +13,9 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
-from shoal.nets.heads import GSDEHead, head_for
-from shoal.nets.mlp import MLP
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.headed import Headed
+from shoal.nets.heads import head_for
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -33,7 +33,7 @@ class Network(Protocol):
     kept of the network in order to act.
     """
 
-    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Map observations with leading axes [...] to a distribution over actions with batch axes [...]."""
         ...
 
@@ -44,20 +44,20 @@ class Network(Protocol):
 
 def policy_and_value(
     network: Network, observation: PyTree, action_mask: Array | None = None
-) -> tuple[Distribution, Value]:
+) -> tuple[ActionDistribution, Value]:
     """Compute a network's policy and value, in one pass where it can."""
     if hasattr(network, "policy_and_value"):
         return network.policy_and_value(observation, action_mask)
     return network.policy(observation, action_mask), network.value(observation)
 
 
-def acting_part(network: object) -> Any:
+def acting_part(network: object) -> PyTree:
     """Return the part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all."""
     actor = getattr(network, "actor", None)
     return actor if hasattr(actor, "policy") or hasattr(actor, "apply") else network
 
 
-class Actor(nnx.Module):
+class Actor(Headed):
     """Encoder, MLP and head: observations to a distribution over actions.
 
     Args:
@@ -68,30 +68,18 @@ class Actor(nnx.Module):
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         encoder_key, mlp_key = jax.random.split(key)
-        sizes = config.hidden_sizes
         self.encoder = torsos.build(spec.observation_space, config.encoder, config, key=encoder_key)
-        self.head = head_for(
+        width, sizes = self.encoder.num_features, config.hidden_sizes
+        head = head_for(
             spec.action_space,
             config.distribution,
             state_dependent_std=config.state_dependent_std,
             initial_std=config.initial_std,
-            num_features=sizes[-1] if sizes else self.encoder.num_features,
+            num_features=(width, *sizes)[-1],
         )
-        self.mlp = MLP(
-            self.encoder.num_features,
-            sizes,
-            self.head.num_inputs,
-            out_scale=config.policy_scale,
-            out_initialiser=config.head_initialiser,
-            key=mlp_key,
-            **config.style,
-        )
+        super().__init__(head, width, sizes, scale=config.policy_scale, key=mlp_key, **config.head_style)
 
-    def __call__(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
-        """Map observations with leading axes [...] to a distribution with batch axes [...]."""
-        return self.with_features(observation, action_mask)[0]
-
-    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Return the same as a call, so that an actor can replace the network for acting."""
         return self(observation, action_mask)
 
@@ -101,53 +89,23 @@ class Actor(nnx.Module):
 
     def with_features(
         self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[Distribution, Array]:
+    ) -> tuple[ActionDistribution, Array]:
         """Compute the distribution and the last hidden layer, [..., mlp.num_features]."""
-        x, features = self.mlp.with_features(self.encoder(observation))
-        if isinstance(self.head, GSDEHead):
-            return self.head(x, features, action_mask), features
-        return self.head(x, action_mask), features
+        return super().with_features(self.encoder(observation), action_mask)
 
 
-class Critic(nnx.Module):
+class Critic(Headed):
     """Encoder, MLP and head: observations to values; `config` is as an `Actor`'s."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         encoder_key, mlp_key = jax.random.split(key)
         self.encoder = torsos.build(spec.observation_space, config.of_critic, config, key=encoder_key)
-        self.head = config.head_of_value()
-        self.mlp = MLP(
-            self.encoder.num_features,
-            config.critic_sizes,
-            self.head.num_inputs,
-            out_scale=config.value_scale,
-            out_initialiser=config.head_initialiser,
-            key=mlp_key,
-            **config.style,
-        )
+        head, width, sizes = config.head_of_value(), self.encoder.num_features, config.critic_sizes
+        super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **config.head_style)
 
     def __call__(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values [...]."""
-        return self.head(self.mlp(self.encoder(observation)))
-
-
-class ValueHead(nnx.Module):
-    """One plain layer from features to a value: the critic of a shared torso."""
-
-    def __init__(self, num_features: int, config: ActorCriticConfig, *, key: Array):
-        self.head = config.head_of_value()
-        self.mlp = MLP(
-            num_features,
-            (),
-            self.head.num_inputs,
-            out_scale=config.value_scale,
-            initialiser=config.head_initialiser,
-            key=key,
-        )
-
-    def __call__(self, features: Array) -> Value:
-        """[..., num_features] -> values [...]."""
-        return self.head(self.mlp(features))
+        return super().__call__(self.encoder(observation))
 
 
 class ActorCritic(nnx.Module):
@@ -174,13 +132,19 @@ class ActorCritic(nnx.Module):
         actor_key, critic_key = jax.random.split(key)
         self.shared = config.shared_torso
         self.actor = Actor(spec.of_actor, config, key=actor_key)
-        self.critic: Critic | ValueHead = (
-            ValueHead(self.actor.mlp.num_features, config, key=critic_key)
-            if self.shared
-            else Critic(spec.of_critic, config, key=critic_key)
-        )
+        if self.shared:
+            # With no hidden layer before it, this layer alone is drawn, and by the initialiser of last layers.
+            self.critic: Headed = Headed(
+                config.head_of_value(),
+                self.actor.mlp.num_features,
+                scale=config.value_scale,
+                initialiser=config.head_initialiser,
+                key=critic_key,
+            )
+        else:
+            self.critic = Critic(spec.of_critic, config, key=critic_key)
 
-    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Map observations with leading axes [...] to a distribution with batch axes [...]."""
         return self.actor(observation, action_mask)
 
@@ -190,7 +154,7 @@ class ActorCritic(nnx.Module):
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[Distribution, Value]:
+    ) -> tuple[ActionDistribution, Value]:
         """Compute both; with a shared torso, in one pass through it."""
         if not self.shared:
             return self.policy(observation, action_mask), self.value(observation)

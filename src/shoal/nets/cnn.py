@@ -2,37 +2,34 @@
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.base.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.convolution import (
     ChannelNorm,
     Conv,
-    Image,
     Padding,
-    as_pair,
+    Windows,
+    conv_layers,
     image_shape,
-    out_size,
     patches,
     to_images,
 )
 from shoal.nets.initialisers import kernels as initial_kernels
 from shoal.nets.inputs import EmbeddingInput, leading_shape
-from shoal.nets.mlp import MLP
+from shoal.nets.mlp import MLP, LayerStyle
 from shoal.xla import backend
 from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
-Windows = Sequence[int | Sequence[int]]
 
-MAX_LOOKUP_CODES = (
-    1024  # that a cell may hold, up to which a table of what each contributes to a convolution is worth it
-)
+# What a cell may hold, up to which a table of what each contributes to a convolution is worth it.
+MAX_LOOKUP_CODES = 1024
 
 
 class CNN(nnx.Module):
@@ -70,10 +67,9 @@ class CNN(nnx.Module):
         initialiser: str = "orthogonal",
         key: Array,
     ):
-        owner = type(self).__name__
         activation_named(activation)
-        image = image_shape(owner, in_shape, channels_first)
-        layers = _layers(owner, image, channels, kernels, strides, padding)
+        image = image_shape("CNN", in_shape, channels_first)
+        layers = conv_layers(image, channels, kernels, strides, padding, of="a CNN")
         conv_key, mlp_key = jax.random.split(key)
         shapes = [shape for shape, _, _ in layers]
         initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []
@@ -132,7 +128,7 @@ class GridCNN(nnx.Module):
       embedding: length of each integer's vector.
       kernels, strides: of every convolution, or a list of each one's as `CNN` takes it; other arguments are as there.
     Raises:
-      ShoalError: as many values as integers of a cell are not given; and as `CNN`.
+      ShoalError: as `CNN`.
     Source: after the baselines of Nikulin et al. 2024, "XLand-MiniGrid: Scalable Meta-Reinforcement
     Learning Environments in JAX".
     """
@@ -148,19 +144,11 @@ class GridCNN(nnx.Module):
         strides: int | Windows = 1,
         sizes: Sequence[int] = (),
         out_features: int | None = None,
-        activation: str = "relu",
-        layer_norm: bool = False,
-        scale: float = math.sqrt(2),
         out_scale: float = 1.0,
-        initialiser: str = "orthogonal",
         key: Array,
+        **style: Unpack[LayerStyle],
     ):
         height, width, cell = image_shape("GridCNN", in_shape, channels_first=False)
-        if values is not None and len(values) != cell:
-            raise ShoalError(
-                f"values={tuple(values)} of a GridCNN must be {cell} numbers, as many as a cell of "
-                f"in_shape={tuple(in_shape)} has integers."
-            )
         embedding_key, cnn_key = jax.random.split(key)
         self.in_shape = tuple(in_shape)
         embeddings = [] if values is None else [EmbeddingInput(values, embedding, key=embedding_key)]
@@ -172,12 +160,9 @@ class GridCNN(nnx.Module):
             [strides] * len(channels) if isinstance(strides, int) else strides,
             sizes=sizes,
             out_features=out_features,
-            activation=activation,
-            layer_norm=layer_norm,
-            scale=scale,
             out_scale=out_scale,
-            initialiser=initialiser,
             key=cnn_key,
+            **style,
         )
 
     @property
@@ -192,16 +177,11 @@ class GridCNN(nnx.Module):
         if not self.embeddings:
             return self.cnn(x)
         codes = math.prod(size + 1 for size in self.embeddings[0].sizes)
-        if (
-            not uses_plain_form("look_up_cells")
-            and self.cnn.convs
-            and codes <= MAX_LOOKUP_CODES
-            and backend.is_cpu()
-        ):
-            return self.cnn.after_first_convolution(
-                self._first_convolution_by_lookup(x.reshape(-1, *self.in_shape)), batch_shape
-            )
-        return self.cnn(self.embeddings[0](x))
+        looks_up = self.cnn.convs and codes <= MAX_LOOKUP_CODES and backend.is_cpu()
+        if uses_plain_form("look_up_cells") or not looks_up:
+            return self.cnn(self.embeddings[0](x))
+        convolved = self._first_convolution_by_lookup(x.reshape(-1, *self.in_shape))
+        return self.cnn.after_first_convolution(convolved, batch_shape)
 
     def _first_convolution_by_lookup(self, x: Array) -> Array:
         """Convolve the embedded cells for the first time, without embedding them.
@@ -230,36 +210,3 @@ class GridCNN(nnx.Module):
         # Else XLA looks everything up again for each operation that reads it.
         parts = materialise(table.reshape(-1, channels).at[window_codes].get(mode="clip"))
         return materialise(parts.sum(axis=-2)) + conv.bias
-
-
-Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, strides, image after it
-
-
-def _layers(
-    owner: str, image: Image, channels: Sequence[int], kernels: Windows, strides: Windows, padding: Padding
-) -> list[Layer]:
-    """Compute the shape of each convolution's kernel, its strides, and the image that it makes."""
-    if padding not in ("valid", "same"):
-        raise ShoalError(f"padding={padding!r} of a {owner} must be 'valid' or 'same'.")
-    if not len(channels) == len(kernels) == len(strides):
-        raise ShoalError(
-            f"channels={tuple(channels)}, kernels={tuple(kernels)} and strides={tuple(strides)} of a {owner} "
-            "must be equally many, one each for a convolution."
-        )
-    layers: list[Layer] = []
-    for index, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
-        if not isinstance(outputs, int) or outputs < 1:
-            raise ShoalError(f"channels[{index}]={outputs} of a {owner} must be an integer of at least 1.")
-        windows, steps = as_pair(f"kernels[{index}]", kernel), as_pair(f"strides[{index}]", stride)
-        height, width = (
-            out_size(size, window, step, padding)
-            for size, window, step in zip(image[:2], windows, steps, strict=True)
-        )
-        if min(height, width) < 1:
-            raise ShoalError(
-                f"kernels[{index}]={windows} of a {owner} is larger than the {image[0]} x {image[1]} image that "
-                "reaches it; smaller kernels or strides, a larger in_shape or padding='same' would do."
-            )
-        layers.append(((outputs, *windows, image[2]), steps, (height, width, outputs)))
-        image = (height, width, outputs)
-    return layers

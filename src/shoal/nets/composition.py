@@ -10,7 +10,7 @@ A core is a recurrent module with `out_features`, `initial(batch_shape)`, the me
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,33 @@ from shoal.types import Memory, PyTree
 Array = jax.Array
 
 
-def is_noisy(module: Any) -> bool:
+class Composable(Protocol):
+    """A torso or a head, which may also have `out_features`, `in_features`, and `noisy`."""
+
+    def __call__(self, *inputs: PyTree, **key: PyTree) -> PyTree:
+        """Compute features, or the output of a head."""
+        ...
+
+
+class Core(Composable, Protocol):
+    """A recurrent module, as above."""
+
+    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
+        """Return the memory before the first step."""
+        ...
+
+
+def is_noisy(module: object) -> bool:
     """Report whether a module takes a key for its noise."""
     return bool(getattr(module, "noisy", False))
 
 
-def apply_module(module: Any, x: PyTree, *rest: Any, key: Array | None) -> Any:
+def apply_module(module: Composable, x: PyTree, *rest: PyTree, key: Array | None) -> PyTree:
     """Compute `module(x, *rest)`, with the key if the module is noisy."""
     return module(x, *rest, key=key) if is_noisy(module) else module(x, *rest)
 
 
-def keys_for(modules: Sequence[Any], key: Array | None) -> list[Array | None]:
+def keys_for(modules: Sequence[object], key: Array | None) -> list[Array | None]:
     """Return a key for each noisy module, and None for the others; without a key, None for all."""
     noisy = [is_noisy(module) for module in modules]
     if key is None or not any(noisy):
@@ -41,7 +57,7 @@ def keys_for(modules: Sequence[Any], key: Array | None) -> list[Array | None]:
     return [next(keys) if needs_key else None for needs_key in noisy]
 
 
-def concatenate_features(modules: Sequence[Any], inputs: Iterable[PyTree], key: Array | None) -> Array:
+def concatenate_features(modules: Sequence[Composable], inputs: Iterable[PyTree], key: Array | None) -> Array:
     """Apply each module to its own input and concatenate their features."""
     keys = keys_for(modules, key)
     parts = [apply_module(m, x, key=k) for m, x, k in zip(modules, inputs, keys, strict=True)]
@@ -54,12 +70,10 @@ class Chain(nnx.Module):
     The last may be a head; further arguments of a call, such as a mask of legal actions, are passed to it.
 
     Raises:
-      ShoalError: no module, or one whose `in_features` are not the `out_features` of the one before.
+      ShoalError: the `in_features` of one are not the `out_features` of the one before.
     """
 
-    def __init__(self, *modules: Any):
-        if not modules:
-            raise ShoalError("a Chain has 0 modules; it must have 1 or more.")
+    def __init__(self, *modules: Composable):
         for index, (before, after) in enumerate(itertools.pairwise(modules)):
             given, expected = getattr(before, "out_features", None), getattr(after, "in_features", None)
             if None not in (given, expected) and given != expected:
@@ -79,7 +93,7 @@ class Chain(nnx.Module):
         """Length of the features of the last module."""
         return self.modules[-1].out_features
 
-    def __call__(self, x: PyTree, *rest: Any, key: Array | None = None) -> Any:
+    def __call__(self, x: PyTree, *rest: PyTree, key: Array | None = None) -> PyTree:
         """Apply the modules in sequence; the last one is also given `rest`."""
         *others, last = self.modules
         *keys, last_key = keys_for(self.modules, key)
@@ -92,14 +106,9 @@ class Branches(nnx.Module):
     """Several torsos on the same input; their features are concatenated.
 
     Two MLPs of one and of n outputs, for instance, are the two streams of a dueling network.
-
-    Raises:
-      ShoalError: no module.
     """
 
-    def __init__(self, *modules: Any):
-        if not modules:
-            raise ShoalError("Branches have 0 modules; they must have 1 or more.")
+    def __init__(self, *modules: Composable):
         self.modules = nnx.List(modules)
 
     @property
@@ -139,7 +148,7 @@ class RecurrentChain(nnx.Module):
     The torsos compute all steps at once, [T, ...]; only the core computes them in order.
     """
 
-    def __init__(self, before: Any, core: Any, after: Any):
+    def __init__(self, before: Composable, core: Core, after: Composable):
         Chain(before, core, after)  # checks that the widths fit
         self.before = before
         self.core = core
@@ -160,8 +169,8 @@ class RecurrentChain(nnx.Module):
         return self.core.initial(batch_shape)
 
     def __call__(
-        self, memory: Memory, x: PyTree, first: Array, *rest: Any, key: Array | None = None
-    ) -> tuple[Memory, Any]:
+        self, memory: Memory, x: PyTree, first: Array, *rest: PyTree, key: Array | None = None
+    ) -> tuple[Memory, PyTree]:
         """Compute T steps: memory [...], inputs [T, ...], first [T, ...] -> the last memory, outputs [T, ...]."""
         before_key, after_key = keys_for((self.before, self.after), key)
         memory, x = self.core(memory, apply_module(self.before, x, key=before_key), first)

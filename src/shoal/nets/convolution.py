@@ -18,6 +18,8 @@ from shoal.xla.plain import uses_plain_form
 Array = jax.Array
 Padding = Literal["valid", "same"]
 Image = tuple[int, int, int]  # height, width, channels
+Windows = Sequence[int | Sequence[int]]  # a side, or height and width, of each convolution's window or step
+Layer = tuple[tuple[int, int, int, int], tuple[int, int], Image]  # kernel, strides, image after it
 
 
 # Size of an image's patches, up to which their products are faster than the gradient of `lax.conv` on a CPU (measured).
@@ -206,3 +208,48 @@ def as_pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
     if len(both) != 2 or any(not isinstance(each, int) or each < 1 for each in both):
         raise ShoalError(f"{name}={value} must be an integer of at least 1, or a pair of them.")
     return both
+
+
+def conv_layers(
+    image: Image,
+    channels: Sequence[int],
+    kernels: Windows,
+    strides: Windows,
+    padding: Padding,
+    *,
+    of: str,
+    prefix: str = "",
+    hint: str = "",
+) -> list[Layer]:
+    """Compute the shape of each convolution's kernel, its strides, and the image that it makes.
+
+    Args:
+      of: whose convolutions they are, for the sentences, in which `prefix` begins the names of these arguments, and
+        `hint` says where numbers come from that are not given.
+    Raises:
+      ShoalError: lists of different lengths, numbers below 1, a kernel larger than what reaches it.
+    """
+    # By JAX's name, "SAME", it would be taken for "valid".
+    if padding not in ("valid", "same"):
+        raise ShoalError(f"{prefix}padding={padding!r} of {of} must be 'valid' or 'same'.")
+    if not len(channels) == len(kernels) == len(strides):
+        raise ShoalError(
+            f"{prefix}channels={tuple(channels)}, {prefix}kernels={tuple(kernels)} and {prefix}strides="
+            f"{tuple(strides)} of {of} must have equally many numbers, one for each convolution{hint}."
+        )
+    layers: list[Layer] = []
+    for index, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
+        window, step = (
+            as_pair(f"{prefix}kernels[{index}]", kernel),
+            as_pair(f"{prefix}strides[{index}]", stride),
+        )
+        height, width = map(out_size, image[:2], window, step, (padding, padding))
+        if min(height, width) < 1:
+            raise ShoalError(
+                f"{prefix}kernels={tuple(kernels)} with {prefix}strides={tuple(strides)} has a window of {window[0]} x "
+                f"{window[1]}, which is larger than the {image[0]} x {image[1]} image that reaches convolution "
+                f"{index + 1} of {of}; smaller kernels or strides, fewer of them, or {prefix}padding='same' would do."
+            )
+        layers.append(((outputs, *window, image[2]), step, (height, width, outputs)))
+        image = (height, width, outputs)
+    return layers

@@ -1,14 +1,13 @@
 """Ensembles of networks of equal structure, such as twin critics, by `vmap` over their parameters."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.base.errors import ShoalError
-from shoal.nets.composition import is_noisy
+from shoal.nets.composition import Composable, is_noisy
+from shoal.types import PyTree
 
 Array = jax.Array
 
@@ -20,15 +19,11 @@ class Ensemble(nnx.Module):
     one member, and one step of the optimiser updates all members. A loss of one member is mapped over
     them: `jax.vmap(loss, in_axes=(0, None))(ensemble.members, batch)`.
 
-    Raises:
-      ShoalError: a size below 1.
     Source: two critics as in Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
     Methods"; more as in Chen et al. 2021, "Randomized Ensembled Double Q-Learning".
     """
 
-    def __init__(self, build: Callable[[Array], object], size: int = 2, *, key: Array):
-        if not isinstance(size, int) or size < 1:
-            raise ShoalError(f"size={size} of an Ensemble must be an integer of at least 1.")
+    def __init__(self, build: Callable[[Array], Composable], size: int = 2, *, key: Array):
         self.size = size
         self.members = jax.vmap(build)(jax.random.split(key, size))
 
@@ -37,11 +32,11 @@ class Ensemble(nnx.Module):
         """Whether the members take a key for their noise."""
         return is_noisy(self.members)
 
-    def member(self, index: int) -> Any:
+    def member(self, index: int) -> Composable:
         """Return one member."""
         return jax.tree.map(lambda leaf: leaf[index], self.members)
 
-    def __call__(self, *inputs: object, key: Array | None = None) -> Any:
+    def __call__(self, *inputs: object, key: Array | None = None) -> PyTree:
         """Apply all members, with a leading axis of members in the results; each noisy member gets its own key."""
         if key is None or not self.noisy:
             return jax.vmap(lambda member: member(*inputs))(self.members)
@@ -53,18 +48,14 @@ def lowest(values: Array, key: Array | None = None, count: int | None = None) ->
     """Return the minimum of the members' values [size, ...], or of members chosen at random: a pessimistic target.
 
     Args:
+      key: needed with a count.
       count: the number of members that are chosen, without repetition, the same for all entries; None for all.
     Returns:
       [...].
-    Raises:
-      ShoalError: a count that is not between 1 and the number of members, or without a key.
     Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", eq. 10;
     for members chosen at random, Chen et al. 2021, "Randomized Ensembled Double Q-Learning", algorithm 1.
     """
     if count is None:
         return jnp.min(values, axis=0)
-    size = values.shape[0]
-    if not 1 <= count <= size or key is None:
-        raise ShoalError(f"count={count} of {size} members must be between 1 and {size}, and needs a key.")
-    chosen = jax.lax.top_k(jax.random.uniform(key, (size,)), count)[1]
+    chosen = jax.lax.top_k(jax.random.uniform(key, values.shape[:1]), count)[1]
     return jnp.min(values[chosen], axis=0)

@@ -2,22 +2,42 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol, TypedDict, Unpack
 
 import jax
 from flax import nnx
 
+from shoal.nets.composition import Composable
 from shoal.nets.heads import GSDEHead
 from shoal.nets.mlp import MLP
+from shoal.types import PyTree
 
 Array = jax.Array
+
+
+class Head(Composable, Protocol):
+    """Any of `shoal.nets.heads`, `value_heads` or `q_heads`."""
+
+    @property
+    def num_inputs(self) -> int:
+        """The number of its inputs."""
+        ...
+
+
+class HeadStyle(TypedDict, total=False):
+    """How hidden layers before a head are made, and how the plain layer after them is drawn."""
+
+    activation: str
+    layer_norm: bool
+    hidden_scale: float
+    initialiser: str
+    out_initialiser: str | None
 
 
 class Headed(nnx.Module):
     """A head on features, with a plain layer or an MLP before it.
 
     Args:
-      head: any of `shoal.nets.heads`, `value_heads` or `q_heads`; it has the number of its inputs.
       scale: scale of the initial weights of the plain layer. If these are orthogonal and the layer has no more
         outputs than inputs, its outputs have the standard deviation `scale` for independent features of variance 1.
       out_initialiser: of that layer; None takes `initialiser`.
@@ -27,7 +47,7 @@ class Headed(nnx.Module):
 
     def __init__(
         self,
-        head: Any,
+        head: Head,
         in_features: int,
         sizes: Sequence[int] = (),
         *,
@@ -58,12 +78,16 @@ class Headed(nnx.Module):
         """Length of the features."""
         return self.mlp.in_features
 
-    def __call__(self, features: Array, *rest: Any) -> Any:
+    def __call__(self, features: PyTree, *rest: Array | None) -> PyTree:
         """Compute the head's output on [..., in_features]; the head is also given `rest` (a mask of actions)."""
+        return self.with_features(features, *rest)[0]
+
+    def with_features(self, features: PyTree, *rest: Array | None) -> tuple[PyTree, Array]:
+        """Compute the head's output and the last hidden layer, [..., mlp.num_features]."""
         x, hidden = self.mlp.with_features(features)
-        if isinstance(self.head, GSDEHead):
-            return self.head(x, hidden, *rest)
-        return self.head(x, *rest)
+        # Its noise is a function of the layer before its own; all other heads take their inputs alone.
+        is_gsde = isinstance(self.head, GSDEHead)
+        return self.head(x, hidden, *rest) if is_gsde else self.head(x, *rest), hidden
 
 
 class PolicyAndValue(nnx.Module):
@@ -72,6 +96,7 @@ class PolicyAndValue(nnx.Module):
     Args:
       policy_scale: scale of the initial weights of the policy's plain layer; small, so that all actions are
         about equally likely at the start.
+      style: of both, as a `Headed` takes it.
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser.
     """
@@ -79,29 +104,23 @@ class PolicyAndValue(nnx.Module):
     def __init__(
         self,
         in_features: int,
-        policy_head: object,
-        value_head: object,
+        policy_head: Head,
+        value_head: Head,
         *,
         policy_sizes: Sequence[int] = (),
         value_sizes: Sequence[int] = (),
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
-        activation: str = "tanh",
-        layer_norm: bool = False,
-        hidden_scale: float = math.sqrt(2),
-        initialiser: str = "orthogonal",
         key: Array,
+        **style: Unpack[HeadStyle],
     ):
         policy_key, value_key = jax.random.split(key)
-        style: dict[str, Any] = dict(
-            activation=activation, layer_norm=layer_norm, hidden_scale=hidden_scale, initialiser=initialiser
-        )
         self.in_features = in_features
         self.policy = Headed(
             policy_head, in_features, policy_sizes, scale=policy_scale, key=policy_key, **style
         )
         self.value = Headed(value_head, in_features, value_sizes, scale=value_scale, key=value_key, **style)
 
-    def __call__(self, features: Array, action_mask: Array | None = None) -> tuple[Any, Any]:
+    def __call__(self, features: Array, action_mask: Array | None = None) -> tuple[PyTree, PyTree]:
         """Compute a distribution over actions and a value on [..., in_features], both with batch axes [...]."""
         return self.policy(features, action_mask), self.value(features)

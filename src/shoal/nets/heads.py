@@ -7,7 +7,7 @@ in [-1, 1] from a tanh-Normal or a Beta, which the algorithm clips or rescales t
 """
 
 import math
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ from shoal.ops.distributions import (
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, Space
 
 Array = jax.Array
+_Choices = TypeVar("_Choices", Categorical, MultiCategorical)
+_Continuous = TypeVar("_Continuous", Normal, TanhNormal, Beta, Deterministic)
 
 
 class CategoricalHead(nnx.Module):
@@ -64,7 +66,7 @@ class NormalHead(nnx.Module):
     Args:
       minimum_std: lower bound of the standard deviation, 0 or more. A Python number.
     Raises:
-      ShoalError: `initial_std` is not above `minimum_std`, or that is negative.
+      ShoalError: `initial_std` is not above `minimum_std`.
     """
 
     def __init__(
@@ -79,15 +81,11 @@ class NormalHead(nnx.Module):
         self.size = size
         self.minimum_std = minimum_std
         self.num_inputs = 2 * size if state_dependent_std else size
+        self.state_dependent_std = state_dependent_std
         if state_dependent_std:
             self.std_shift = math.log(math.expm1(initial_std - minimum_std))
         else:
             self.log_std = nnx.data(jnp.full(size, jnp.log(initial_std - minimum_std), jnp.float32))
-
-    @property
-    def state_dependent_std(self) -> bool:
-        """Whether the standard deviation is computed from the inputs."""
-        return self.num_inputs != self.size
 
     def loc_and_scale(self, x: Array) -> tuple[Array, Array]:
         """Compute mean and standard deviation, each [..., size], from [..., num_inputs]."""
@@ -116,7 +114,7 @@ class TanhNormalHead(NormalHead):
 class BetaHead(nnx.Module):
     """Independent Betas on [-1, 1], both parameters above 1, so that each has one peak inside.
 
-    Source: Chou et al. 2017, "Improving Stochastic Policy Gradients in Continuous Control with Deep
+    Source: Chou et al. 2017, "Improving Stochastic Policy Gradients in _Continuous Control with Deep
     Reinforcement Learning using the Beta Distribution".
     """
 
@@ -155,11 +153,10 @@ class GSDEHead(nnx.Module):
         log_std = jnp.log(initial_std) - 0.5 * math.log(num_features)
         self.log_std = nnx.data(jnp.full((num_features, size), log_std, jnp.float32))
 
-    def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> Normal:
+    def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> Normal | Restricted:
         """Make a Normal over [..., size] from means [..., size] and features [..., num_features]."""
-        _reject_mask(self, action_mask)
         variance = jax.lax.stop_gradient(features) ** 2 @ jnp.exp(2.0 * self.log_std)
-        return Normal(x, jnp.sqrt(variance + self.minimum_std**2))
+        return _restrict(Normal(x, jnp.sqrt(variance + self.minimum_std**2)), action_mask)
 
 
 class DeterministicHead(nnx.Module):
@@ -168,20 +165,19 @@ class DeterministicHead(nnx.Module):
     Args:
       bounded: squash the inputs into [-1, 1] by tanh; otherwise the action is the inputs.
     Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; the tanh as in Lillicrap et al.
-    2016, "Continuous Control with Deep Reinforcement Learning".
+    2016, "_Continuous Control with Deep Reinforcement Learning".
     """
 
     def __init__(self, size: int, *, bounded: bool = True):
         self.num_inputs = size
         self.bounded = bounded
 
-    def __call__(self, x: Array, action_mask: Array | None = None) -> Deterministic:
+    def __call__(self, x: Array, action_mask: Array | None = None) -> Deterministic | Restricted:
         """Make a Deterministic over [..., size] from [..., size]."""
-        _reject_mask(self, action_mask)
-        return Deterministic(jnp.tanh(x) if self.bounded else x)
+        return _restrict(Deterministic(jnp.tanh(x) if self.bounded else x), action_mask)
 
 
-KINDS = ("auto", "categorical", "normal", "tanh_normal", "beta", "gsde")
+PolicyHead = CategoricalHead | MultiCategoricalHead | NormalHead | BetaHead | GSDEHead
 
 
 def head_for(
@@ -192,7 +188,7 @@ def head_for(
     initial_std: float = 1.0,
     minimum_std: float = 1e-3,
     num_features: int = 0,
-) -> Any:
+) -> PolicyHead:
     """Make the head for an action space.
 
     Args:
@@ -201,76 +197,52 @@ def head_for(
     Returns:
       a head (a `GSDEHead` takes the features too).
     Raises:
-      ShoalError: an unknown kind, a kind that does not fit the space, or a space for which there is no head.
+      ShoalError: a kind that does not fit the space, or a space for which there is no head.
     """
-    if kind not in KINDS:
-        raise ShoalError(f"distribution={kind!r} is none of {', '.join(KINDS)}{nearest(str(kind), KINDS)}.")
-    if isinstance(action_space, Discrete | MultiDiscrete):
-        if kind not in ("auto", "categorical"):
-            raise ShoalError(
-                f"distribution={kind!r} needs a Box action space, but this one is {action_space}; "
-                "the one that fits is 'categorical'."
-            )
-        if isinstance(action_space, Discrete):
-            return CategoricalHead(action_space.n)
+    fitting = _fitting_kinds(action_space)
+    if kind not in fitting:
+        needs = "; tanh_normal and beta need finite bounds" if kind in ("tanh_normal", "beta") else ""
+        raise ShoalError(
+            f"distribution={kind!r} does not fit the action space {action_space}: it must be one of "
+            f"{', '.join(fitting)}{nearest(kind, fitting)}{needs}."
+        )
+    if isinstance(action_space, Discrete):
+        return CategoricalHead(action_space.n)
+    if isinstance(action_space, MultiDiscrete):
         return MultiCategoricalHead(action_space.nvec)
+    size = math.prod(action_space.shape)  # type: ignore[union-attr]
+    if kind == "beta":
+        return BetaHead(size)
+    if kind == "gsde":
+        return GSDEHead(size, num_features, initial_std=initial_std, minimum_std=minimum_std)
+    head = TanhNormalHead if kind == "tanh_normal" else NormalHead
+    return head(
+        size, state_dependent_std=state_dependent_std, initial_std=initial_std, minimum_std=minimum_std
+    )
+
+
+def _fitting_kinds(action_space: Space) -> tuple[str, ...]:
+    """Return the kinds of distributions for an action space."""
+    if isinstance(action_space, Discrete | MultiDiscrete):
+        return ("auto", "categorical")
     if not isinstance(action_space, Box) or np.issubdtype(action_space.dtype, np.integer):
         raise ShoalError(
             f"there is no head for the action space {action_space!r}; "
             "it must be Discrete, MultiDiscrete or a Box of floats."
         )
-    if kind == "categorical":
-        raise ShoalError(
-            f"distribution='categorical' needs a Discrete or MultiDiscrete action space, but this one is "
-            f"{action_space}; the ones that fit are 'normal', 'tanh_normal', 'beta' and 'gsde'."
-        )
-    return _continuous_head(
-        action_space,
-        kind,
-        num_features,
-        state_dependent_std,
-        initial_std=initial_std,
-        minimum_std=minimum_std,
-    )
+    return ("auto", "normal", "gsde", *(("tanh_normal", "beta") if action_space.bounded else ()))
 
 
-def _continuous_head(
-    action_space: Box, kind: str, num_features: int, state_dependent_std: bool, **std: float
-) -> Any:
-    size = math.prod(action_space.shape)
-    if kind in ("tanh_normal", "beta") and not action_space.bounded:
-        raise ShoalError(
-            f"distribution={kind!r} needs an action space with finite bounds, but this one is "
-            f"{action_space}; the one that fits is 'normal'."
-        )
-    if kind == "beta":
-        return BetaHead(size)
-    if kind == "gsde":
-        return GSDEHead(size, num_features, **std)
-    head = TanhNormalHead if kind == "tanh_normal" else NormalHead
-    return head(size, state_dependent_std=state_dependent_std, **std)
-
-
-def _apply_mask(distribution: Any, action_mask: Array | None) -> Any:
+def _apply_mask(distribution: _Choices, action_mask: Array | None) -> _Choices:
     return distribution if action_mask is None else masked(distribution, action_mask)
 
 
-def _restrict(distribution: object, action_mask: Array | None) -> Any:
+def _restrict(distribution: _Continuous, action_mask: Array | None) -> _Continuous | Restricted:
     """Restrict a distribution over the numbers of a Box to those that an agent's role has."""
     return distribution if action_mask is None else Restricted(distribution, action_mask)
 
 
-def _reject_mask(head: nnx.Module, action_mask: Array | None) -> None:
-    if action_mask is not None:
-        raise ShoalError(
-            f"action_mask of shape {action_mask.shape} was given to a {type(head).__name__}, which takes "
-            "no mask."
-        )
-
-
 def _check_std(initial_std: float, minimum_std: float) -> None:
     # A traced initial_std (it may be data of a config) is checked by the validation of the config.
-    if minimum_std < 0:
-        raise ShoalError(f"minimum_std={minimum_std} must be 0 or more.")
     if not isinstance(initial_std, jax.core.Tracer) and not initial_std > minimum_std:
         raise ShoalError(f"initial_std={initial_std} must be above minimum_std={minimum_std}.")

@@ -6,14 +6,15 @@ are composed by hand.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from shoal.base.errors import ShoalError, nearest
-from shoal.nets.composition import concatenate_features, is_noisy
+from shoal.base.errors import ShoalError
+from shoal.nets.composition import Composable, concatenate_features, is_noisy
+from shoal.types import PyTree
 from shoal.types.spaces import Discrete, MultiDiscrete, Space
 
 Array = jax.Array
@@ -24,15 +25,9 @@ class ArrayInput(nnx.Module):
 
     Args:
       divisor: the number; 255 scales the bytes of an image to [0, 1].
-    Raises:
-      ShoalError: a negative length, or a divisor of 0.
     """
 
     def __init__(self, shape: Sequence[int] = (), *, divisor: float = 1.0, flatten: bool = True):
-        if any(length < 0 for length in shape):
-            raise ShoalError(f"shape={tuple(shape)} of an ArrayInput must have lengths of 0 or more.")
-        if divisor == 0:
-            raise ShoalError("divisor=0 of an ArrayInput must be another number, such as 255 for bytes.")
         self.shape = tuple(shape)
         self.divisor = float(divisor)
         self.flatten = flatten
@@ -57,25 +52,38 @@ class OneHotInput(nnx.Module):
 
     Args:
       sizes: the number of values, or one such number for each part of a multi-discrete action.
-    Raises:
-      ShoalError: a size below 1.
     """
 
     def __init__(self, sizes: int | Sequence[int]):
-        self.sizes = _check_sizes("OneHotInput", sizes)
         self.several = not isinstance(sizes, int)
+        self.sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
 
     @property
     def out_features(self) -> int:
         """Sum of the sizes."""
         return sum(self.sizes)
 
+    def columns(self, x: Array) -> list[Array]:
+        """Return the integers of each part, [...] each.
+
+        Raises:
+          ShoalError: x is not of integers, or lacks the axis of parts.
+        """
+        x = jnp.asarray(x)
+        # JAX would encode a float that is no whole number as zeros.
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
+        if not self.several:
+            return [x]
+        leading_shape("x", x, (len(self.sizes),))
+        return [x[..., i] for i in range(len(self.sizes))]
+
     def __call__(self, x: Array) -> Array:
         """Encode integers [...] ([..., parts] if there are several sizes) as float32 [..., out_features]."""
-        return one_hots(_columns(x, self.sizes, self.several), self.sizes)
+        return one_hots(self.columns(x), self.sizes)
 
 
-class EmbeddingInput(nnx.Module):
+class EmbeddingInput(OneHotInput):
     """A discrete action encoded as learned vectors, from one table for each of its parts.
 
     A value out of range, such as -1 for "no action yet", gives zeros. The lookup is the product of a one-hot
@@ -84,30 +92,19 @@ class EmbeddingInput(nnx.Module):
     Args:
       sizes: the number of values, or one such number for each part of a multi-discrete action.
       scale: standard deviation of the initial entries, which are normal.
-    Raises:
-      ShoalError: a size or a length below 1.
     """
 
     def __init__(self, sizes: int | Sequence[int], features: int, *, scale: float = 1.0, key: Array):
-        self.sizes = _check_sizes("EmbeddingInput", sizes)
-        self.several = not isinstance(sizes, int)
-        if features < 1:
-            raise ShoalError(f"features={features} of an EmbeddingInput must be at least 1.")
+        super().__init__(sizes)
         self.features = features
-        tables = scale * jax.random.normal(key, (sum(self.sizes), features))
-        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
-        self.tables = nnx.List(
-            [nnx.data(tables[end - n : end]) for n, end in zip(self.sizes, ends, strict=True)]
-        )
+        table = scale * jax.random.normal(key, (sum(self.sizes), features))
+        # Each part's rows are a parameter of their own, but drawn together.
+        self.tables = nnx.List(map(nnx.data, jnp.split(table, np.cumsum(self.sizes)[:-1].tolist())))
 
     @property
     def out_features(self) -> int:
         """Length of the vectors of all parts together."""
         return len(self.sizes) * self.features
-
-    def columns(self, x: Array) -> list[Array]:
-        """Return the integers of each part, [...] each."""
-        return _columns(x, self.sizes, self.several)
 
     def __call__(self, x: Array) -> Array:
         """Encode integers [...] ([..., parts] if there are several sizes) as float32 [..., out_features]."""
@@ -116,52 +113,16 @@ class EmbeddingInput(nnx.Module):
         return jnp.concatenate(parts, axis=-1)
 
 
-class DictInput(nnx.Module):
-    """A dictionary of inputs with a torso for each; their features are concatenated in the order of the
-    names. An input without a torso is ignored.
-
-    Raises:
-      ShoalError: no torso.
-    """
-
-    def __init__(self, torsos: Mapping[str, Any]):
-        if not torsos:
-            raise ShoalError("a DictInput has 0 torsos; it must have 1 or more.")
-        self.names = tuple(sorted(torsos))
-        self.torsos = nnx.List([torsos[name] for name in self.names])
-
-    @property
-    def noisy(self) -> bool:
-        """Whether one of the torsos takes a key for its noise."""
-        return any(is_noisy(torso) for torso in self.torsos)
-
-    @property
-    def out_features(self) -> int:
-        """Length of the features of all torsos together."""
-        return sum(torso.out_features for torso in self.torsos)
-
-    def __call__(self, inputs: Mapping[str, Any], key: Array | None = None) -> Array:
-        """Encode a dictionary of inputs with leading axes [...] as features [..., out_features]."""
-        for name in self.names:
-            if name not in inputs:
-                raise ShoalError(
-                    f"the input lacks {name!r}; it has {', '.join(inputs)}{nearest(name, inputs)}."
-                )
-        return concatenate_features(self.torsos, [inputs[name] for name in self.names], key)
-
-
 class Inputs(nnx.Module):
     """Several arguments with a torso for each; their features are concatenated in the order of the arguments.
 
     `Inputs(MLP(...), EmbeddingInput(...))` takes an observation and a previous action.
 
     Raises:
-      ShoalError: no torso; in a call, a number of arguments that is not the number of torsos.
+      ShoalError: in a call, a number of arguments that is not the number of torsos.
     """
 
-    def __init__(self, *torsos: Any):
-        if not torsos:
-            raise ShoalError("Inputs have 0 torsos; they must have 1 or more.")
+    def __init__(self, *torsos: Composable):
         self.torsos = nnx.List(torsos)
 
     @property
@@ -174,13 +135,29 @@ class Inputs(nnx.Module):
         """Length of the features of all torsos together."""
         return sum(torso.out_features for torso in self.torsos)
 
-    def __call__(self, *inputs: Any, key: Array | None = None) -> Array:
+    def __call__(self, *inputs: PyTree, key: Array | None = None) -> Array:
         """Encode inputs with the same leading axes [...] as features [..., out_features]."""
         if len(inputs) != len(self.torsos):
             raise ShoalError(
                 f"{len(inputs)} inputs were given; they must be {len(self.torsos)}, one for each torso."
             )
         return concatenate_features(self.torsos, inputs, key)
+
+
+class DictInput(Inputs):
+    """A dictionary of inputs with a torso for each; their features are concatenated in the order of the
+    names. An input without a torso is ignored.
+    """
+
+    def __init__(self, torsos: Mapping[str, Composable]):
+        self.names = tuple(sorted(torsos))
+        super().__init__(*(torsos[name] for name in self.names))
+
+    def __call__(  # type: ignore[override]
+        self, inputs: Mapping[str, PyTree], key: Array | None = None
+    ) -> Array:
+        """Encode a dictionary of inputs with leading axes [...] as features [..., out_features]."""
+        return super().__call__(*(inputs[name] for name in self.names), key=key)
 
 
 def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -193,13 +170,6 @@ def leading_shape(name: str, x: Array, shape: tuple[int, ...]) -> tuple[int, ...
     if split < 0 or x.shape[split:] != shape:
         raise ShoalError(f"{name} has shape {x.shape}, which must end in {shape}.")
     return x.shape[:split]
-
-
-def _check_sizes(owner: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
-    several = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    if not several or min(several) < 1:
-        raise ShoalError(f"sizes={sizes} of an {owner} must be integers of at least 1.")
-    return several
 
 
 def one_hots(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
@@ -222,13 +192,3 @@ def action_features(space: Space, raw: Array) -> Array:
     if isinstance(space, MultiDiscrete):
         return one_hots([raw[..., i] for i in range(len(space.nvec))], space.nvec)
     return raw
-
-
-def _columns(x: Array, sizes: tuple[int, ...], several: bool) -> list[Array]:
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
-    if not several:
-        return [x]
-    leading_shape("x", x, (len(sizes),))
-    return [x[..., i] for i in range(len(sizes))]

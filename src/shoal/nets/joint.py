@@ -20,7 +20,7 @@ from shoal.nets.attention import SetAttention
 from shoal.nets.encoders.kinds import Flatten
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
-from shoal.nets.outputs import Distribution
+from shoal.nets.outputs import ActionDistribution
 from shoal.nets.torso_config import MAX_LAYERS
 from shoal.types import EnvSpec, PyTree
 from shoal.types.agent_axis import PRESENT
@@ -70,13 +70,7 @@ class JointActorCritic(nnx.Module):
       config: None for the defaults.
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: JointNetwork | None = None,
-        *,
-        key: Array,
-    ):
+    def __init__(self, spec: EnvSpec, config: JointNetwork | None = None, *, key: Array):
         config = config or JointNetwork()
         keys, sizes = jax.random.split(key, 5), config.hidden_sizes
         self.encoder = Flatten(spec.observation_space, key=keys[0])
@@ -95,12 +89,12 @@ class JointActorCritic(nnx.Module):
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[Distribution, Array]:
+    ) -> tuple[ActionDistribution, Array]:
         """Map observations with axes [..., A] to a distribution and a value for each agent, [..., A]."""
         features = self.features(observation)
         return self.head(self.actor_mlp(features), action_mask), self.critic_mlp(features)[..., 0]
 
-    def policy(self, observation: PyTree, action_mask: Array | None = None) -> Distribution:
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Map observations with axes [..., A] to a distribution for each agent."""
         return self.head(self.actor_mlp(self.features(observation)), action_mask)
 

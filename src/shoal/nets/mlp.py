@@ -8,6 +8,7 @@ while tracing, and an `nnx.Param` adds a level to each path and work to each fla
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,15 @@ from shoal.xla.plain import uses_plain_form
 from shoal.xla.products import affine_of_few_rows, product
 
 Array = jax.Array
+
+
+class LayerStyle(TypedDict, total=False):
+    """The activation of hidden layers, whether each is normalised before it, and how their weights are drawn."""
+
+    activation: str
+    layer_norm: bool
+    scale: float
+    initialiser: str
 
 
 class Dense(nnx.Module):

@@ -4,7 +4,8 @@ What `network` names is a struct whose fields are the network's settings and who
 class of networks without settings, built as `Class(spec, key=key)`, stands within `NetworkClass`.
 """
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol
 
 import jax
 
@@ -34,6 +35,11 @@ class NetworkSettings(Protocol):
         ...
 
 
+def declares(network: object, name: str, default: bool) -> bool:
+    """Report what a class of networks or their settings declare by an attribute, which a user's may lack."""
+    return bool(getattr(network, name, default))
+
+
 @struct.struct
 class NetworkConfig(ActorCriticConfig):
     """The settings of Shoal's own actor and critic, with memory or without."""
@@ -52,9 +58,9 @@ class NetworkConfig(ActorCriticConfig):
 class ClassOfNetworks:
     """A class of networks without settings, built as `Class(spec, key=key)`."""
 
-    network_class: Any = settings.hidden()  # or its module:Name
+    network_class: str | Callable[..., PyTree] = settings.hidden()  # or its module:Name
 
-    def imported(self) -> Any:
+    def imported(self) -> Callable[..., PyTree]:
         """Return the class.
 
         Raises:
@@ -65,17 +71,17 @@ class ClassOfNetworks:
     @property
     def has_memory(self) -> bool:
         """Whether the class declares that its networks have a memory."""
-        return bool(getattr(self.imported(), "has_memory", False))
+        return declares(self.imported(), "has_memory", False)
 
     @property
     def previous_action(self) -> bool:
         """Whether a network with memory is shown the previous action."""
-        return bool(getattr(self.imported(), "previous_action", True))
+        return declares(self.imported(), "previous_action", True)
 
     @property
     def previous_reward(self) -> bool:
         """Whether a network with memory is shown the previous reward."""
-        return bool(getattr(self.imported(), "previous_reward", True))
+        return declares(self.imported(), "previous_reward", True)
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
         """Build a new network of the class."""
@@ -94,45 +100,52 @@ class NetworkClass(ClassOfNetworks):
 
 
 # Names by which Shoal's own networks are chosen, besides their structs.
-OWN = {
+OWN: dict[str, type[NetworkSettings]] = {
     "shoal.nets.actor_critic:ActorCritic": NetworkConfig,
     "shoal.nets.joint:JointActorCritic": JointNetwork,
 }
 
 
-def choose(network: object) -> Any:
+def choose(
+    network: object,
+    own: Mapping[str, type[NetworkSettings]] = OWN,
+    holder: type[NetworkSettings] = NetworkClass,
+) -> NetworkSettings:
     """Return the settings of a network, given by its name or its class, or themselves.
 
+    Args:
+      own: the settings of Shoal's own, by the names of their classes of networks.
+      holder: settings of any other class.
     Raises:
       ShoalError: it cannot be imported, or is a dataclass that is not a struct.
     """
-    value = imported(network) if isinstance(network, str) and network not in OWN else network
+    value = imported(network) if isinstance(network, str) and network not in own else network
     name = import_name(value) if isinstance(value, type) else value
-    if isinstance(name, str) and name in OWN:
-        return OWN[name]()
-    return torso_choice.struct_or_class("network", network, NetworkClass, "network", "spec, key")
+    if isinstance(name, str) and name in own:
+        return own[name]()
+    return torso_choice.struct_or_class("network", network, holder, "network", "spec, key")
 
 
-def name_of(network: object) -> Any:
+def name_of(network: object, own: Mapping[str, type[NetworkSettings]] = OWN) -> object:
     """Return the name by which `choose` finds a network's settings again; for a class given itself, the class."""
-    if isinstance(network, NetworkClass):
+    if isinstance(network, ClassOfNetworks):
         return network.network_class
-    return next((name for name, x in OWN.items() if x is type(network)), import_name(type(network)))
+    return next((name for name, x in own.items() if x is type(network)), import_name(type(network)))
 
 
 def has_memory(network: NetworkSettings) -> bool:
     """Report whether a network carries a memory: Shoal's own with a core, another if it declares so."""
-    return bool(getattr(network, "has_memory", False))
+    return declares(network, "has_memory", False)
 
 
 def sees_all_agents(network: NetworkSettings) -> bool:
     """Report whether a network is shown all agents of a world at once, [..., A]: one that declares so."""
-    return bool(getattr(network, "sees_all_agents", False))
+    return declares(network, "sees_all_agents", False)
 
 
 def shows(network: NetworkSettings, name: str) -> bool:
     """Report whether a network with memory is shown the `previous_action` or the `previous_reward`; the default."""
-    return bool(getattr(network, name, True))
+    return declares(network, name, True)
 
 
 def widest_layer(network: NetworkSettings) -> int:

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.base.errors import ShoalError
-from shoal.config.struct import named_leaves, with_named_leaves
-from shoal.nets.mlp import MLP, Dense
+from shoal.nets.mlp import MLP
 from shoal.types import PyTree
 
 Array = jax.Array
@@ -32,7 +29,7 @@ class NoisyMLP(nnx.Module):
       layer_norm: normalise each hidden layer before its activation; its parameters are not noisy.
       sigma: scale of the initial deviations, 0 or more.
     Raises:
-      ShoalError: a width below 1, an unknown activation, or a negative sigma.
+      ShoalError: a width below 1, or an unknown activation.
     Attributes:
       mean: an `MLP` of the means.
       deviations: the deviations of each layer in order, the plain last one included.
@@ -54,8 +51,6 @@ class NoisyMLP(nnx.Module):
         out_scale: float = 1.0,
         key: Array,
     ):
-        if not isinstance(sigma, jax.core.Tracer) and float(sigma) < 0:
-            raise ShoalError(f"sigma={sigma} of a NoisyMLP must be 0 or more.")
         kernel_key, bias_key = jax.random.split(key)
         uniform_std = 1.0 / math.sqrt(3.0)  # a uniform number in ±1/√p has the variance 1/(3p)
         mean = MLP(
@@ -69,17 +64,15 @@ class NoisyMLP(nnx.Module):
             initialiser="lecun_uniform",
             key=kernel_key,
         )
-        names = _layers(mean)
+        layers = [*mean.layers, *mean.projection]
         scales = [scale] * len(mean.layers) + [out_scale] * len(mean.projection)
-        leaves = named_leaves(mean)
         deviations = []
-        for name, scale_, k in zip(names, scales, jax.random.split(bias_key, len(names)), strict=True):
-            kernel = leaves[f"{name}/kernel"]
-            limit = scale_ * (1.0 / math.sqrt(kernel.shape[1]))
-            leaves[f"{name}/bias"] = limit * jax.random.uniform(k, kernel.shape[:1], minval=-1.0, maxval=1.0)
-            layer = Dense(kernel)
+        for layer, scale_, k in zip(layers, scales, jax.random.split(bias_key, len(layers)), strict=True):
+            outputs, inputs = layer.kernel.shape
+            limit = scale_ * (1.0 / math.sqrt(inputs))
+            layer.bias = nnx.data(limit * jax.random.uniform(k, (outputs,), minval=-1.0, maxval=1.0))
             deviations.append(jax.tree.map(lambda leaf, s=sigma * limit: jnp.full_like(leaf, s), layer))
-        self.mean = with_named_leaves(mean, leaves)
+        self.mean = mean
         self.deviations = nnx.List(deviations)
         self.in_features = mean.in_features
         self.num_features = mean.num_features
@@ -91,14 +84,14 @@ class NoisyMLP(nnx.Module):
 
     def sample(self, key: Array) -> MLP:
         """Return a plain MLP with the weights of one draw of the noise."""
-        names = _layers(self.mean)
-        leaves = named_leaves(self.mean)
-        keys = jax.random.split(key, len(names))
-        for name, deviation, k in zip(names, self.deviations, keys, strict=True):
+        mlp = jax.tree.map(lambda leaf: leaf, self.mean)  # a copy, whose arrays are replaced
+        layers = [*mlp.layers, *mlp.projection]
+        keys = jax.random.split(key, len(layers))
+        for layer, deviation, k in zip(layers, self.deviations, keys, strict=True):
             noise = factorised_noise(k, deviation.kernel.shape)
-            leaves[f"{name}/kernel"] += deviation.kernel * (noise[0][:, None] * noise[1])
-            leaves[f"{name}/bias"] += deviation.bias * noise[0]
-        return with_named_leaves(self.mean, leaves)
+            layer.kernel = nnx.data(layer.kernel + deviation.kernel * (noise[0][:, None] * noise[1]))
+            layer.bias = nnx.data(layer.bias + deviation.bias * noise[0])
+        return mlp
 
 
 def with_noise(network: PyTree, key: Array) -> PyTree:
@@ -118,8 +111,8 @@ def has_noise(network: PyTree) -> bool:
     return any(map(_samples_noise, jax.tree.leaves(network, is_leaf=_samples_noise)))
 
 
-def _samples_noise(module: Any) -> bool:
-    return getattr(module, "noisy", False) and hasattr(module, "sample")
+def _samples_noise(module: object) -> bool:
+    return bool(getattr(module, "noisy", False)) and hasattr(module, "sample")
 
 
 def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
@@ -132,9 +125,3 @@ def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:
     normal = jax.random.normal(key, (sum(shape),))
     noise = jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
     return noise[: shape[0]], noise[shape[0] :]
-
-
-def _layers(mlp: MLP) -> list[str]:
-    """List the names of the dense layers of an MLP in order."""
-    parts = (("layers", mlp.layers), ("projection", mlp.projection))
-    return [f"{part}/{index}" for part, layers in parts for index in range(len(layers))]

@@ -7,7 +7,7 @@ import jax
 Array = jax.Array
 
 
-class Distribution(Protocol):
+class ActionDistribution(Protocol):
     """A distribution over actions with batch axes [...], as those of `shoal.ops.distributions`."""
 
     def sample(self, key: Array) -> Array:

@@ -5,19 +5,19 @@ Those for discrete actions have no parameters: `shoal.nets.headed.Headed` (or a 
 `EpsilonGreedy(values, epsilon, mask)`.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from shoal.base.errors import ShoalError
-from shoal.nets.headed import Headed
+from shoal.nets.headed import Head, Headed, HeadStyle
 from shoal.nets.inputs import leading_shape
-from shoal.nets.value_heads import DiscreteValuedHead, ScalarValueHead, even_atoms
+from shoal.nets.value_heads import DiscreteValuedHead, ScalarValueHead
 from shoal.ops.distributions import DiscreteValued
+from shoal.types import PyTree
 
 Array = jax.Array
 
@@ -34,10 +34,12 @@ def dueling(x: Array, n: int, length: int = 1) -> Array:
       length: the number of atoms or quantiles of a value, or 1.
     Returns:
       Q, [..., n, length].
+    Raises:
+      ShoalError: x does not end in an axis of that length.
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9; for
     atoms Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
-    streams = x.reshape(*x.shape[:-1], 1 + n, length)
+    streams = x.reshape(*leading_shape("x", x, ((1 + n) * length,)), 1 + n, length)
     value, advantages = streams[..., :1, :], streams[..., 1:, :]
     return value + advantages - jnp.mean(advantages, axis=-2, keepdims=True)
 
@@ -49,8 +51,7 @@ class QHead(nnx.Module):
     """
 
     def __init__(self, n: int):
-        self.n = _check_positive("QHead", "n", n)
-        self.num_inputs = n
+        self.n = self.num_inputs = n
 
     def __call__(self, x: Array) -> Array:
         """Return the input, which is Q, [..., n]."""
@@ -68,12 +69,11 @@ class DuelingQHead(nnx.Module):
     """
 
     def __init__(self, n: int):
-        self.n = _check_positive("DuelingQHead", "n", n)
+        self.n = n
         self.num_inputs = 1 + n
 
     def __call__(self, x: Array) -> Array:
         """Compute Q, [..., n], from V and n advantages, [..., 1 + n]."""
-        leading_shape("x", x, (self.num_inputs,))
         return dueling(x, self.n)[..., 0]
 
 
@@ -82,20 +82,18 @@ class DistributionalQHead(DiscreteValuedHead):
     `dueling` makes the logits from those of the state and of the advantages, as in Rainbow.
 
     Raises:
-      ShoalError: n below 1, `low` not below `high`, fewer than two atoms.
+      ShoalError: `low` not below `high`, fewer than two atoms.
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4;
     Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning", for dueling logits.
     """
 
     def __init__(self, n: int, low: float, high: float, num_atoms: int = 51, *, dueling: bool = False):
-        _check_positive("DistributionalQHead", "n", n)
-        super().__init__(even_atoms("DistributionalQHead", low, high, num_atoms), (n,))
+        super().__init__(np.linspace(low, high, num_atoms), (n,))
         self.dueling = dueling
         self.num_inputs = (n + dueling) * num_atoms
 
     def __call__(self, x: Array) -> DiscreteValued:
         """Make a DiscreteValued with batch axes [..., n] from [..., num_inputs]; its `mean()` is Q, [..., n]."""
-        leading_shape("x", x, (self.num_inputs,))
         if self.dueling:
             x = dueling(x, self.shape[0], len(self.values)).reshape(*x.shape[:-1], -1)
         return super().__call__(x)
@@ -105,20 +103,17 @@ class QuantileQHead(nnx.Module):
     """Quantiles of the return of each of n actions, at the fractions of
     `ops.distributional.quantile_fractions`; Q is their mean.
 
-    Raises:
-      ShoalError: n or `num_quantiles` below 1.
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", section 4.
     """
 
     def __init__(self, n: int, num_quantiles: int = 200, *, dueling: bool = False):
-        self.n = _check_positive("QuantileQHead", "n", n)
-        self.num_quantiles = _check_positive("QuantileQHead", "num_quantiles", num_quantiles)
+        self.n = n
+        self.num_quantiles = num_quantiles
         self.dueling = dueling
         self.num_inputs = (n + dueling) * num_quantiles
 
     def __call__(self, x: Array) -> Array:
         """Compute quantiles, [..., n, num_quantiles], from [..., num_inputs]."""
-        leading_shape("x", x, (self.num_inputs,))
         if self.dueling:
             return dueling(x, self.n, self.num_quantiles)
         return x.reshape(*x.shape[:-1], self.n, self.num_quantiles)
@@ -129,6 +124,7 @@ class ContinuousQ(nnx.Module):
 
     Args:
       head: a head for values; None is `ScalarValueHead()`, others make a distributional critic.
+      style: of its layers, as a `Headed` takes it; the activation is "relu" by default.
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser; in a call, a shape that does not fit.
     Source: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning"; with the action at
@@ -142,36 +138,22 @@ class ContinuousQ(nnx.Module):
         action_size: int,
         sizes: Sequence[int] = (256, 256),
         *,
-        head: object = None,
+        head: Head | None = None,
         scale: float = 1.0,
-        activation: str = "relu",
-        layer_norm: bool = False,
-        hidden_scale: float = math.sqrt(2),
-        initialiser: str = "orthogonal",
         key: Array,
+        **style: Unpack[HeadStyle],
     ):
-        self.in_features = _check_positive("ContinuousQ", "in_features", in_features)
-        self.action_size = _check_positive("ContinuousQ", "action_size", action_size)
+        style.setdefault("activation", "relu")
+        self.in_features = in_features
         self.headed = Headed(
             ScalarValueHead() if head is None else head,
             in_features + action_size,
             sizes,
             scale=scale,
-            activation=activation,
-            layer_norm=layer_norm,
-            hidden_scale=hidden_scale,
-            initialiser=initialiser,
             key=key,
+            **style,
         )
 
-    def __call__(self, features: Array, action: Array) -> Any:
+    def __call__(self, features: Array, action: Array) -> PyTree:
         """Compute Q, [...], or the head's output, of features [..., in_features] and actions [..., action_size]."""
-        leading_shape("features", features, (self.in_features,))
-        leading_shape("action", action, (self.action_size,))
         return self.headed(jnp.concatenate([features, action], axis=-1))
-
-
-def _check_positive(owner: str, name: str, value: int) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise ShoalError(f"{name}={value} of a {owner} must be an integer of at least 1.")
-    return value

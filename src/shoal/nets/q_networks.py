@@ -5,19 +5,18 @@ n actions, [..., n]; for Shoal's own this may be a distribution of each value, o
 memory is a sequence module (`shoal.nets.memory.sequences`) whose outputs these are. Every array in it is a parameter.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.base.imports import import_name
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
-from shoal.nets import torso_choice, torsos
+from shoal.nets import networks, torsos
 from shoal.nets.composition import Chain
 from shoal.nets.headed import Headed
 from shoal.nets.memory.recurrent import Carry, RecurrentTorso
@@ -31,7 +30,6 @@ from shoal.nets.torso_config import CoreConfig
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
 
-OWN = "shoal.nets.q_networks:QNetwork"
 _CATEGORICAL = Needs("values", ("categorical",))
 
 
@@ -100,22 +98,11 @@ def _layers(
 ) -> Chain | Headed:
     """Make the layers from features to the values of actions, noisy ones if so configured."""
     head = config.head(spec.action_space.n)  # type: ignore[union-attr]
-    if config.noisy:
-        scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
-        style = dict(activation=config.activation, layer_norm=config.layer_norm)
-        return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=key, **scales, **style), head)  # type: ignore[arg-type]
-    return Headed(
-        head,
-        in_features,
-        sizes,
-        scale=config.value_scale,
-        activation=config.activation,
-        layer_norm=config.layer_norm,
-        hidden_scale=config.hidden_scale,
-        initialiser=config.initialiser,
-        out_initialiser=config.head_initialiser,
-        key=key,
-    )
+    if not config.noisy:
+        return Headed(head, in_features, sizes, scale=config.value_scale, key=key, **config.head_style)
+    scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
+    style = dict(activation=config.activation, layer_norm=config.layer_norm)
+    return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=key, **scales, **style), head)  # type: ignore[arg-type]
 
 
 class QNetwork(nnx.Module):
@@ -157,14 +144,14 @@ class RecurrentQNetwork(nnx.Module):
         return after, self.layers(features), before
 
 
-def unroll(network: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
+def unroll(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
     """Return the memory after T steps of N sequences, and the network's output at each; without memory any axes."""
     if not has_memory(inputs):
         return (), network.values(inputs.observation)
     return network.apply(memory, inputs, inputs.first)
 
 
-def step(network: object, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
+def step(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Array]:
     """Return the memory after one step of N sequences, and the network's output, [N, n]."""
     if not has_memory(inputs):
         return unroll(network, memory, inputs)
@@ -179,23 +166,17 @@ def expected_values(network: NetworkSettings, output: Value) -> Array:
     return expectation(output)
 
 
-def choose(network: object) -> Any:
-    """Return the settings of a network of action values, given by its name or its class, or themselves.
-
-    Raises:
-      ShoalError: it cannot be imported, or is a dataclass that is not a struct.
-    """
-    name = import_name(network) if isinstance(network, type) else network
-    if isinstance(name, str) and name == OWN:
-        return QNetworkConfig()
-    return torso_choice.struct_or_class("network", network, ClassOfNetworks, "network", "spec, key")
+OWN: dict[str, type[NetworkSettings]] = {"shoal.nets.q_networks:QNetwork": QNetworkConfig}
 
 
-def name_of(network: object) -> Any:
+def choose(network: object) -> NetworkSettings:
+    """Return the settings of a network of action values, as `shoal.nets.networks.choose`."""
+    return networks.choose(network, OWN, ClassOfNetworks)
+
+
+def name_of(network: object) -> object:
     """Return the name by which `choose` finds a network's settings again; for a class given itself, the class."""
-    if isinstance(network, ClassOfNetworks):
-        return network.network_class
-    return OWN if type(network) is QNetworkConfig else import_name(type(network))
+    return networks.name_of(network, OWN)
 
 
 def check(network: NetworkSettings, spec: EnvSpec) -> None:

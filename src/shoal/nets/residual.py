@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from shoal.base.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.convolution import Conv, image_shape, max_pool, out_size, to_images
 from shoal.nets.initialisers import kernels as initial_kernels
@@ -27,7 +26,7 @@ class ResidualCNN(nnx.Module):
     All windows are 3 x 3 with padding, so that a convolution keeps the size and a stack halves it.
 
     Raises:
-      ShoalError: numbers below 1 (blocks below 0), an unknown activation or initialiser.
+      ShoalError: an `in_shape` that is none of an image, an unknown activation or initialiser.
     Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
     Actor-Learner Architectures", figure 3 (right).
     """
@@ -49,18 +48,10 @@ class ResidualCNN(nnx.Module):
     ):
         activation_named(activation)
         height, width, inputs = image_shape("ResidualCNN", in_shape, channels_first)
-        if blocks < 0 or any(not isinstance(count, int) or count < 1 for count in channels):
-            raise ShoalError(
-                f"channels={tuple(channels)} and blocks={blocks} of a ResidualCNN must be integers: each "
-                "of channels at least 1, and blocks at least 0."
-            )
         shapes: list[tuple[int, ...]] = []
         for count in channels:
             shapes += [(count, *KERNEL, inputs)] + [(count, *KERNEL, count)] * (2 * blocks)
-            height, width = (
-                out_size(size, window, stride, "same")
-                for size, window, stride in zip((height, width), POOL, POOL_STRIDE, strict=True)
-            )
+            height, width = map(out_size, (height, width), POOL, POOL_STRIDE, ("same", "same"))
             inputs = count
         conv_key, mlp_key = jax.random.split(key)
         initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []

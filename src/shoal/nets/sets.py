@@ -1,14 +1,14 @@
 """An encoder of sets: one vector from rows in any order and of varying number."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from shoal.nets.attention import SetAttention
-from shoal.nets.mlp import MLP
+from shoal.nets.mlp import MLP, LayerStyle
 
 Array = jax.Array
 
@@ -27,7 +27,15 @@ class SetTorso(nnx.Module):
     Source: Zaheer et al. 2017, "Deep Sets".
     """
 
-    def __init__(self, in_features: int, sizes: Sequence[int], heads: int = 0, *, key: Array, **style: Any):
+    def __init__(
+        self,
+        in_features: int,
+        sizes: Sequence[int],
+        heads: int = 0,
+        *,
+        key: Array,
+        **style: Unpack[LayerStyle],
+    ):
         mlp_key, attention_key = jax.random.split(key)
         self.mlp = MLP(in_features, sizes, key=mlp_key, **style)
         self.attention = nnx.List([SetAttention(sizes[-1], heads, key=attention_key)] if heads else [])

@@ -10,23 +10,17 @@ A torso of your own is a class, built as `Class(space, key=key)`, or a struct wh
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_name, import_object
 from shoal.config import settings, struct
-from shoal.types import Array
+from shoal.types import Array, PyTree
 from shoal.types.spaces import Space
 
-KINDS = (
-    "flatten",
-    "one_hot",
-    "mlp",
-    "mlp_each",
-    "cnn",
-    "resnet",
-    "set",
-)  # `shoal.nets.torsos` has their classes
+Settings = TypeVar("Settings")
+# `shoal.nets.torsos` has their classes.
+KINDS = ("flatten", "one_hot", "mlp", "mlp_each", "cnn", "resnet", "set")
 
 
 class TorsoSettings(Protocol):
@@ -48,7 +42,7 @@ class Kind:
 class TorsoClass:
     """A class of torsos without settings, built as `Class(space, key=key)`."""
 
-    torso_class: Any = settings.hidden()  # or its module:Name
+    torso_class: str | Callable[..., PyTree] = settings.hidden()  # or its module:Name
 
     def build(self, space: Space, key: Array) -> object:
         """Build a new torso of the class."""
@@ -56,21 +50,21 @@ class TorsoClass:
 
 
 @struct.struct
-class Row:
+class TorsoSequence:
     """A torso of the observation, and one (or a row) of its features."""
 
     first: TorsoSettings
     rest: TorsoSettings
 
 
-def imported(value: object) -> Any:
+def imported(value: str | Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Return the class of a `module:Name`; a class as it is."""
     return import_object(value) if isinstance(value, str) else value
 
 
 def struct_or_class(
-    setting: str, given: object, holder: Callable[[object], object], noun: str, arguments: str
-) -> Any:
+    setting: str, given: object, holder: Callable[..., Settings], noun: str, arguments: str
+) -> Settings:
     """Return a struct with a method `build`, of its `module:Name` or given itself, or the holder of another class.
 
     Args:
@@ -105,28 +99,25 @@ def struct_or_class(
     return value() if isinstance(value, type) else value
 
 
-def choose(encoder: object, setting: str = "encoder") -> Any:
+def choose(encoder: object, setting: str = "encoder") -> TorsoSettings | Kind:
     """Return the settings of torsos, given by names or classes, or themselves; several with commas, or as a list.
 
     Raises:
       ShoalError: a name is unknown, or cannot be imported.
     """
-    if isinstance(encoder, Kind | TorsoClass | Row):
+    if isinstance(encoder, Kind | TorsoClass | TorsoSequence):
         return encoder
     if encoder is None:
         return Kind("")
     given = encoder.split(",") if isinstance(encoder, str) else encoder
-    torsos = [_one(x.strip() if isinstance(x, str) else x, setting) for x in _listed(given)]
+    listed = given if isinstance(given, list | tuple) else [given]
+    torsos = [_one(x.strip() if isinstance(x, str) else x, setting) for x in listed]
     if not torsos:
         raise ShoalError(f"{setting}={encoder!r} has no torso; give one, such as 'flatten'.")
-    return functools.reduce(lambda rest, first: Row(first, rest), reversed(torsos))
+    return functools.reduce(lambda rest, first: TorsoSequence(first, rest), reversed(torsos))
 
 
-def _listed(given: object) -> list[Any]:
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _one(given: object, setting: str) -> Any:
+def _one(given: object, setting: str) -> TorsoSettings | Kind:
     if isinstance(given, str) and ":" not in given:
         if given not in KINDS:
             kinds = f"{', '.join(KINDS)}, nor module:Name of your own"
@@ -135,10 +126,10 @@ def _one(given: object, setting: str) -> Any:
     return struct_or_class(setting, given, TorsoClass, "torso", "space, key")
 
 
-def torsos_of(encoder: object) -> list[Any]:
+def torsos_of(encoder: object) -> list[TorsoSettings | Kind]:
     """Return the settings of each torso of a row."""
     encoder = choose(encoder)
-    return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, Row) else [encoder]
+    return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, TorsoSequence) else [encoder]
 
 
 def kinds_of(encoder: object) -> set[str]:
@@ -146,10 +137,10 @@ def kinds_of(encoder: object) -> set[str]:
     return {torso.name for torso in torsos_of(encoder) if isinstance(torso, Kind)}
 
 
-def name_of(encoder: object) -> Any:
+def name_of(encoder: object) -> object:
     """Return the name by which `choose` finds torsos again; for one class given itself, the class."""
     encoder = choose(encoder) if isinstance(encoder, str | list | tuple) else encoder
-    if isinstance(encoder, Row):
+    if isinstance(encoder, TorsoSequence):
         names = [name_of(torso) for torso in torsos_of(encoder)]
         return ",".join(x if isinstance(x, str) else import_name(x) for x in names)
     if isinstance(encoder, TorsoClass):

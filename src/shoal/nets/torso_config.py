@@ -1,7 +1,7 @@
 """The settings of a torso: how an observation becomes features, the hidden layers after it, and a recurrent core."""
 
 import math
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
@@ -10,11 +10,14 @@ from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.activations import activation
+from shoal.nets.headed import HeadStyle
 from shoal.nets.initialisers import check_initialiser
 from shoal.nets.memory.cores import check_latches
+from shoal.nets.mlp import LayerStyle
 from shoal.nets.torso_choice import Kind, TorsoSettings
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
+MAX_CHANNELS = 2**24  # of more, XLA could not index the numbers of a small image
 _CORE = Needs("core", other_than=("none",), such_as="gru")
 
 
@@ -23,18 +26,9 @@ def _kinds(*kinds: str) -> Needs:
     return Needs("encoder", kinds)
 
 
-def _layers(*kinds: str) -> Any:
+def _layers(*kinds: str, high: int = LARGEST_INDEX) -> Any:
     """Declare one number for each of some layers of an encoder of these kinds; None for what fits."""
-    return parameter(None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_kinds(*kinds))
-
-
-class Style(TypedDict):
-    """The activation of hidden layers, whether each is normalised before it, and how their weights are drawn."""
-
-    activation: str
-    layer_norm: bool
-    scale: float
-    initialiser: str
+    return parameter(None, low=1, high=high, longest=MAX_LAYERS, needs=_kinds(*kinds))
 
 
 @struct.struct
@@ -56,7 +50,7 @@ class TorsoConfig:
     an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
     for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
     rows (set), or your own as module:Name; several in sequence, with commas, such as cnn,mlp."""
-    encoder_channels: tuple[int, ...] | None = _layers("cnn", "resnet")
+    encoder_channels: tuple[int, ...] | None = _layers("cnn", "resnet", high=MAX_CHANNELS)
     """Gives the encoder's convolutions, or stacks of residual blocks, these numbers of channels; None uses what fits
     the observation."""
     encoder_kernels: tuple[int, ...] | None = _layers("cnn")
@@ -103,13 +97,24 @@ class TorsoConfig:
         return torso_choice.kinds_of(self.encoder)
 
     @property
-    def style(self) -> Style:
+    def style(self) -> LayerStyle:
         """The style of hidden layers, as an `MLP` takes it."""
         return {
             "activation": self.activation,
             "layer_norm": self.layer_norm,
             "scale": self.hidden_scale,
             "initialiser": self.initialiser,
+        }
+
+    @property
+    def head_style(self) -> HeadStyle:
+        """The style of hidden layers before a head, and of the plain layer after them, as a `Headed` takes it."""
+        return {
+            "activation": self.activation,
+            "layer_norm": self.layer_norm,
+            "hidden_scale": self.hidden_scale,
+            "initialiser": self.initialiser,
+            "out_initialiser": self.head_initialiser,
         }
 
     def validate(self) -> None:

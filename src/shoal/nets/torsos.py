@@ -9,7 +9,7 @@ from flax import nnx
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.nets.composition import Chain
-from shoal.nets.encoders.kinds import Encoder, Flatten, OneHot, Perceptron, PerceptronOfEach, Sets
+from shoal.nets.encoders.kinds import Encoder, Flatten, OneHot, Perceptron, PerceptronOfEach, SetEncoder
 from shoal.nets.encoders.pictures import Convolutions, Residual
 from shoal.nets.torso_choice import Kind, torsos_of
 from shoal.nets.torso_config import TorsoConfig
@@ -18,7 +18,7 @@ from shoal.types.spaces import Box, Dict, Space
 
 ENCODERS: dict[str, type[Encoder]] = {
     encoder.kind: encoder
-    for encoder in (Flatten, OneHot, Perceptron, PerceptronOfEach, Convolutions, Residual, Sets)
+    for encoder in (Flatten, OneHot, Perceptron, PerceptronOfEach, Convolutions, Residual, SetEncoder)
 }
 
 

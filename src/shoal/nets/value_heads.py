@@ -48,11 +48,12 @@ class DiscreteValuedHead(nnx.Module):
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", section 4.
     """
 
-    def __init__(self, values: Sequence[float], shape: Sequence[int] = ()):
+    def __init__(self, values: Sequence[float] | np.ndarray, shape: Sequence[int] = ()):
         atoms = np.asarray(values, np.float32)
         if atoms.ndim != 1 or len(atoms) < 2 or not np.all(np.isfinite(atoms)) or np.any(np.diff(atoms) <= 0):
+            ends = f" from {atoms[0]:g} to {atoms[-1]:g}" if atoms.size > 1 else ""
             raise ShoalError(
-                f"values={tuple(values)} of a {type(self).__name__} must be two or more finite numbers, each "
+                f"the {atoms.size} values{ends} of a {type(self).__name__} must be two or more finite numbers, each "
                 "larger than the one before."
             )
         self.values = tuple(atoms.tolist())
@@ -84,17 +85,4 @@ class CategoricalValueHead(DiscreteValuedHead):
     """
 
     def __init__(self, low: float, high: float, num_atoms: int = 51):
-        super().__init__(even_atoms(type(self).__name__, low, high, num_atoms))
-
-
-def even_atoms(owner: str, low: float, high: float, num_atoms: int) -> list[float]:
-    """Return numbers from `low` to `high` at equal distances.
-
-    Raises:
-      ShoalError: `low` is not below `high`, one is not finite, or there are fewer than two atoms.
-    """
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ShoalError(f"low={low} of a {owner} must be below high={high}, both finite.")
-    if num_atoms < 2:
-        raise ShoalError(f"num_atoms={num_atoms} of a {owner} must be 2 or more; 51 is usual.")
-    return np.linspace(low, high, num_atoms).tolist()
+        super().__init__(np.linspace(low, high, num_atoms))

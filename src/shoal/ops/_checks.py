@@ -1,5 +1,7 @@
 """Checks of the operations' arguments while tracing: shapes and dtypes, never values."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,10 +52,8 @@ def floating(**arrays: Array) -> np.dtype:
     Raises:
       TypeError: one is not floating, or two differ.
     """
+    _require_kind("floating", (jnp.floating,), arrays)
     dtypes = {name: jnp.result_type(array) for name, array in arrays.items()}
-    for name, dtype in dtypes.items():
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise TypeError(f"{name} is {dtype}; it must be floating.")
     if len(set(dtypes.values())) > 1:
         listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
         raise TypeError(f"{listed} must all have the same dtype; cast with astype.")
@@ -76,26 +76,25 @@ def real(**arrays: Array | float) -> None:
     Raises:
       TypeError: one is something else (complex numbers, keys).
     """
-    for name, array in arrays.items():
-        dtype = jnp.result_type(array)
-        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-            raise TypeError(f"{name} is {dtype}; it must be floating, integer or boolean.")
+    _require_kind("floating, integer or boolean", (jnp.floating, jnp.integer, jnp.bool_), arrays)
 
 
 def integer(**arrays: Array) -> None:
     """Require integers, as indices of actions are."""
-    _kind(jnp.integer, "integer", arrays)
+    _require_kind("integer", (jnp.integer,), arrays)
 
 
 def boolean(**arrays: Array) -> None:
     """Require booleans, as flags and masks are."""
-    _kind(jnp.bool_, "boolean", arrays)
+    _require_kind("boolean", (jnp.bool_,), arrays)
 
 
-def _kind(kind: DTypeLike, description: str, arrays: dict[str, Array]) -> None:
+def _require_kind(
+    description: str, kinds: tuple[DTypeLike, ...], arrays: Mapping[str, Array | float]
+) -> None:
     for name, array in arrays.items():
         dtype = jnp.result_type(array)
-        if not jnp.issubdtype(dtype, kind):
+        if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
             raise TypeError(f"{name} is {dtype}; it must be {description}.")
 
 

@@ -15,7 +15,7 @@ Array = jax.Array
 PyTree = Any
 
 
-class Stream(NamedTuple):
+class TransitionStream(NamedTuple):
     """One stream of transitions as the caller gives it, each [T], or one row of it."""
 
     r_t: Array
@@ -25,7 +25,7 @@ class Stream(NamedTuple):
     is_transition: Array | None  # whether the weight is not 0; None: all
 
 
-class Step(NamedTuple):
+class StreamStep(NamedTuple):
     """One transition, each entry a number; entries that may not be read are 0."""
 
     r_t: Array
@@ -43,7 +43,7 @@ def stream(
     lambda_: Array | float,
     w_tm1: Array | None,
     **values: Array,
-) -> Stream:
+) -> TransitionStream:
     """Check one stream, and `values` (by name, [T]) against it.
 
     Raises:
@@ -58,7 +58,7 @@ def stream(
     _checks.boolean(last_t=last_t)
     _checks.real(r_t=r_t, lambda_=lambda_, **weights)
     dtype = _checks.common_dtype(r_t, discount_t=discount_t, **values)
-    return Stream(
+    return TransitionStream(
         jnp.asarray(r_t, dtype),
         jnp.asarray(discount_t),
         jnp.asarray(last_t),
@@ -68,7 +68,7 @@ def stream(
 
 
 def scan_backwards(
-    s: Stream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTree, values: PyTree
+    s: TransitionStream, step: Callable[..., tuple[PyTree, PyTree]], start: PyTree, values: PyTree
 ) -> PyTree:
     """Scan once from the end of the stream to its start.
 
@@ -85,7 +85,7 @@ def scan_backwards(
     """
 
     def scan_step(
-        carry: tuple[PyTree, Array], row: tuple[Stream, PyTree]
+        carry: tuple[PyTree, Array], row: tuple[TransitionStream, PyTree]
     ) -> tuple[tuple[PyTree, Array], PyTree]:
         following, next_is_transition = carry
         now = _masked_step(row[0], next_is_transition)
@@ -97,10 +97,12 @@ def scan_backwards(
     return jax.lax.scan(scan_step, (start, jnp.zeros((), bool)), (s, values), reverse=True)[1]
 
 
-def accumulate(s: Stream, terms: Callable[..., tuple[Array, Array]], values: tuple[Array, ...]) -> Array:
+def accumulate(
+    s: TransitionStream, terms: Callable[..., tuple[Array, Array]], values: tuple[Array, ...]
+) -> Array:
     """Compute x_{t-1} = fixed_t + decay_t x_t, where x_t is 0 at an end; `terms` gives the two of one step."""
 
-    def step(now: Step, following: Array, *value: Array) -> tuple[Array, Array]:
+    def step(now: StreamStep, following: Array, *value: Array) -> tuple[Array, Array]:
         fixed, decay = terms(now, *value)
         result = fixed + decay * following
         return result, result
@@ -115,19 +117,19 @@ def masked(where: Array, x: Array) -> Array:
     return jnp.where(where, x, jnp.zeros((), x.dtype))
 
 
-def td_error(now: Step, v_tm1: Array, v_t: Array) -> Array:
+def td_error(now: StreamStep, v_tm1: Array, v_t: Array) -> Array:
     """Compute δ_t = r_t + γ_t v_t - v_{t-1}; 0 where the weight is 0."""
     return now.r_t + now.discount_t * masked(now.bootstraps, v_t) - masked(now.is_transition, v_tm1)
 
 
-def corrected_terms(now: Step, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
+def corrected_terms(now: StreamStep, q_t: Array, v_t: Array, c_t: Array) -> tuple[Array, Array]:
     """Return the terms of G_{t-1} = r_t + γ_t (v_t + λ_t c_t (G_t - q_t)), whose bracket is v_t at an end."""
     trace_t = now.lambda_t * masked(now.continues, c_t)
     bootstrap_t = masked(now.bootstraps, v_t) - trace_t * masked(now.continues, q_t)
     return now.r_t + now.discount_t * bootstrap_t, now.discount_t * trace_t
 
 
-def lambda_terms(now: Step, v_t: Array) -> tuple[Array, Array]:
+def lambda_terms(now: StreamStep, v_t: Array) -> tuple[Array, Array]:
     """Return the terms of G_{t-1} = r_t + γ_t ((1 - λ_t) v_t + λ_t G_t), whose bracket is v_t at an end."""
     bootstrap_t = (1 - now.lambda_t) * masked(now.bootstraps, v_t)
     return now.r_t + now.discount_t * bootstrap_t, now.discount_t * now.lambda_t
@@ -138,12 +140,12 @@ def stop_gradient_if(x: Array, stop: bool) -> Array:
     return jax.lax.stop_gradient(x) if stop else x
 
 
-def _masked_step(s: Stream, next_is_transition: Array) -> Step:
+def _masked_step(s: TransitionStream, next_is_transition: Array) -> StreamStep:
     """Return one step of the stream, given whether the next one is a transition."""
     is_transition = jnp.ones_like(next_is_transition) if s.is_transition is None else s.is_transition
     bootstraps = is_transition & (s.discount_t != 0)
     continues = bootstraps & ~s.last_t & next_is_transition
-    return Step(
+    return StreamStep(
         masked(is_transition, s.r_t),
         masked(is_transition, s.discount_t),
         masked(continues, s.lambda_t),

@@ -43,6 +43,16 @@ def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Arr
     )
 
 
+def action_transition(
+    r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array, axes: str, **floats: Array
+) -> Transition:
+    """Return the transitions of actions a_tm1, integers [...]; `axes` are those of `floats` (see `check_axes`)."""
+    t = transition(r_t, discount_t, w_tm1, **floats)
+    check_axes(t.r_t.shape, f"[...] {axes}", a_tm1=a_tm1, **floats)
+    _checks.integer(a_tm1=a_tm1)
+    return t
+
+
 def check_axes(batch: Shape, axes: str, **arrays: Array) -> None:
     """Require the axes of each named array, in their order, such as "[..., A, n] [..., A, m] [n]".
 

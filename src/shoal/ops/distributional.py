@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from shoal.ops import _checks
 from shoal.ops._selects import take_entry
 from shoal.ops._streams import masked, stop_gradient_if
-from shoal.ops._transitions import Transition, check_axes, transition
+from shoal.ops._transitions import Transition, action_transition, check_axes, transition
 from shoal.ops.value_losses import huber
 from shoal.xla.loops import sum_by_loop
 
@@ -148,8 +148,20 @@ def categorical_q_learning(
 
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
     """
-    return _categorical_q_learning(
-        atoms_tm1, logits_tm1, a_tm1, r_t, discount_t, atoms_t, logits_t, None, w_tm1, stop_target_gradients
+    # Against each other only: the rest is compared where the loss is computed.
+    check_axes(jnp.shape(logits_t)[:-2], "[..., A, m] [m]", logits_t=logits_t, atoms_t=atoms_t)
+    means_t = jnp.sum(jax.nn.softmax(logits_t) * jnp.asarray(atoms_t)[..., None, :], axis=-1)
+    return categorical_double_q_learning(
+        atoms_tm1,
+        logits_tm1,
+        a_tm1,
+        r_t,
+        discount_t,
+        atoms_t,
+        logits_t,
+        means_t,
+        w_tm1,
+        stop_target_gradients=stop_target_gradients,
     )
 
 
@@ -170,18 +182,12 @@ def categorical_double_q_learning(
 
     Source: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
-    return _categorical_q_learning(
-        atoms_tm1,
-        logits_tm1,
-        a_tm1,
-        r_t,
-        discount_t,
-        atoms_t,
-        logits_t,
-        selector_t,
-        w_tm1,
-        stop_target_gradients,
-    )
+    floats = {"atoms_tm1": atoms_tm1, "logits_tm1": logits_tm1, "atoms_t": atoms_t, "logits_t": logits_t}
+    axes = "[n] [..., A, n] [m] [..., A, m] [..., A]"
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, axes, **floats, selector_t=selector_t)
+    logits_tm1 = take_entry(logits_tm1, a_tm1, axis=-2)
+    logits_t = take_entry(logits_t, jnp.argmax(selector_t, axis=-1), axis=-2)
+    return _categorical_loss(t, atoms_tm1, logits_tm1, atoms_t, logits_t, stop_target_gradients)
 
 
 def quantile_fractions(n: int, dtype: DTypeLike = jnp.float32) -> Array:
@@ -249,17 +255,17 @@ def quantile_q_learning(
 
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1.
     """
-    return _quantile_q_learning(
+    return quantile_double_q_learning(
         quantiles_tm1,
         fractions,
         a_tm1,
         r_t,
         discount_t,
         quantiles_t,
-        None,
+        jnp.mean(quantiles_t, axis=-1),
         w_tm1,
-        delta,
-        stop_target_gradients,
+        delta=delta,
+        stop_target_gradients=stop_target_gradients,
     )
 
 
@@ -281,75 +287,15 @@ def quantile_double_q_learning(
     Source: as `quantile_q_learning`, with the choice of van Hasselt et al. 2016, "Deep Reinforcement Learning
     with Double Q-learning".
     """
-    return _quantile_q_learning(
-        quantiles_tm1,
-        fractions,
-        a_tm1,
-        r_t,
-        discount_t,
-        quantiles_t,
-        selector_t,
-        w_tm1,
-        delta,
-        stop_target_gradients,
-    )
-
-
-def _categorical_q_learning(
-    atoms_tm1: Array,
-    logits_tm1: Array,
-    a_tm1: Array,
-    r_t: Array,
-    discount_t: Array,
-    atoms_t: Array,
-    logits_t: Array,
-    selector_t: Array | None,  # None: the means of the next distribution
-    w_tm1: Array | None,
-    stop: bool,
-) -> Array:
-    selector = {} if selector_t is None else {"selector_t": selector_t}
-    floats = {
-        "atoms_tm1": atoms_tm1,
-        "logits_tm1": logits_tm1,
-        "atoms_t": atoms_t,
-        "logits_t": logits_t,
-        **selector,
-    }
-    t = transition(r_t, discount_t, w_tm1, **floats)
-    axes = "[...] [n] [..., A, n] [m] [..., A, m]" + " [..., A]" * len(selector)
-    check_axes(t.r_t.shape, axes, a_tm1=a_tm1, **floats)
-    _checks.integer(a_tm1=a_tm1)
-    if selector_t is None:
-        selector_t = jnp.sum(jax.nn.softmax(logits_t) * jnp.asarray(atoms_t)[..., None, :], axis=-1)
-    logits_tm1 = take_entry(logits_tm1, a_tm1, axis=-2)
-    logits_t = take_entry(logits_t, jnp.argmax(selector_t, axis=-1), axis=-2)
-    return _categorical_loss(t, atoms_tm1, logits_tm1, atoms_t, logits_t, stop)
-
-
-def _quantile_q_learning(
-    quantiles_tm1: Array,
-    fractions: Array,
-    a_tm1: Array,
-    r_t: Array,
-    discount_t: Array,
-    quantiles_t: Array,
-    selector_t: Array | None,  # None: the means of the next distribution
-    w_tm1: Array | None,
-    delta: Array | float,
-    stop: bool,
-) -> Array:
-    selector = {} if selector_t is None else {"selector_t": selector_t}
-    floats = {"quantiles_tm1": quantiles_tm1, "fractions": fractions, "quantiles_t": quantiles_t, **selector}
-    t = transition(r_t, discount_t, w_tm1, **floats)
-    axes = "[...] [..., A, n] [n] [..., A, m]" + " [..., A]" * len(selector)
-    check_axes(t.r_t.shape, axes, a_tm1=a_tm1, **floats)
-    _checks.integer(a_tm1=a_tm1)
-    if selector_t is None:
-        selector_t = jnp.mean(quantiles_t, axis=-1)
+    floats = {"quantiles_tm1": quantiles_tm1, "fractions": fractions, "quantiles_t": quantiles_t}
+    axes = "[..., A, n] [n] [..., A, m] [..., A]"
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, axes, **floats, selector_t=selector_t)
     predicted = masked(t.is_transition, take_entry(quantiles_tm1, a_tm1, axis=-2))
     following = masked(t.bootstraps, take_entry(quantiles_t, jnp.argmax(selector_t, axis=-1), axis=-2))
     samples = t.r_t[..., None] + t.discount_t[..., None] * following
-    losses = quantile_regression(predicted, fractions, samples, delta, stop_target_gradients=stop)
+    losses = quantile_regression(
+        predicted, fractions, samples, delta, stop_target_gradients=stop_target_gradients
+    )
     return masked(t.is_transition, losses)
 
 

@@ -34,8 +34,8 @@ import jax.numpy as jnp
 from shoal.ops import _checks
 from shoal.ops._selects import take_entry
 from shoal.ops._streams import (
-    Step,
-    Stream,
+    StreamStep,
+    TransitionStream,
     accumulate,
     corrected_terms,
     lambda_terms,
@@ -93,7 +93,7 @@ def general_off_policy_returns_from_action_values(
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, c_t=c_t)
 
-    def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, c_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, q_t: Array, a_t: Array, pi_t: Array, c_t: Array) -> tuple[Array, Array]:
         return corrected_terms(now, take_entry(q_t, a_t), _expected(now, q_t, pi_t), c_t)
 
     return stop_gradient_if(accumulate(s, terms, (q_t, a_t, pi_t, c_t)), stop_target_gradients)
@@ -120,7 +120,7 @@ def retrace(
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t, mu_t=mu_t)
 
-    def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array, mu_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, q_t: Array, a_t: Array, pi_t: Array, mu_t: Array) -> tuple[Array, Array]:
         pi_a_t = take_entry(pi_t, a_t)
         # Divided only where the ratio is below 1, so that neither a quotient nor its gradient overflows.
         below = now.continues & (pi_a_t < mu_t)
@@ -152,7 +152,7 @@ def retrace_continuous(
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, q_t=q_t, v_t=v_t, log_rho_t=log_rho_t)
 
-    def terms(now: Step, q_t: Array, v_t: Array, log_rho_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, q_t: Array, v_t: Array, log_rho_t: Array) -> tuple[Array, Array]:
         return corrected_terms(now, q_t, v_t, jnp.exp(jnp.minimum(masked(now.continues, log_rho_t), 0)))
 
     return stop_gradient_if(accumulate(s, terms, (q_t, v_t, log_rho_t)), stop_target_gradients)
@@ -179,7 +179,7 @@ def tree_backup(
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t, pi_t)
 
-    def terms(now: Step, q_t: Array, a_t: Array, pi_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, q_t: Array, a_t: Array, pi_t: Array) -> tuple[Array, Array]:
         return corrected_terms(now, take_entry(q_t, a_t), _expected(now, q_t, pi_t), take_entry(pi_t, a_t))
 
     return stop_gradient_if(accumulate(s, terms, (q_t, a_t, pi_t)), stop_target_gradients)
@@ -202,11 +202,11 @@ def q_lambda_peng(
     Traces are never cut, so it learns fast, and with λ above 0 it estimates neither the greedy policy's values
     nor the behaviour's.
 
-    Source: Peng and Williams 1996, "Incremental Multi-Step Q-Learning".
+    Source: Peng and Williams 1996, "Incremental Multi-StreamStep Q-Learning".
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t)
 
-    def terms(now: Step, q_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, q_t: Array) -> tuple[Array, Array]:
         return lambda_terms(now, _maximum(now, q_t))
 
     return stop_gradient_if(accumulate(s, terms, (q_t,)), stop_target_gradients)
@@ -234,7 +234,7 @@ def q_lambda_watkins(
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t, a_t)
 
-    def terms(now: Step, q_t: Array, a_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, q_t: Array, a_t: Array) -> tuple[Array, Array]:
         v_t, q_a_t = _maximum(now, q_t), take_entry(q_t, a_t)
         # NaN, of an action that does not exist, is neither the greatest value nor below it.
         kappa_t = jnp.where(q_a_t >= v_t, now.lambda_t, jnp.where(q_a_t < v_t, 0, jnp.nan))
@@ -271,7 +271,7 @@ def importance_corrected_td_errors(
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
 
-    def terms(now: Step, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
         rho = jnp.exp(masked(now.is_transition, log_rho_tm1))
         return rho * td_error(now, v_tm1, v_t), rho * now.discount_t * now.lambda_t
 
@@ -292,7 +292,7 @@ def _with_actions(
     a_t: Array | None = None,
     pi_t: Array | None = None,
     **values: Array,
-) -> Stream:
+) -> TransitionStream:
     """Return the stream, after checking the arrays with an axis of actions against it."""
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, **values)
     _checks.leading(s.last_t.shape, "[T, A]", q_t=q_t)
@@ -305,12 +305,12 @@ def _with_actions(
     return s
 
 
-def _expected(now: Step, q_t: Array, pi_t: Array) -> Array:
+def _expected(now: StreamStep, q_t: Array, pi_t: Array) -> Array:
     """Compute Σ_a π(a) q(a) of one step; 0 where nothing bootstraps. Illegal values may be infinite or NaN."""
     pi_t = masked(now.bootstraps, pi_t)
     return jnp.sum(pi_t * masked(pi_t > 0, q_t))
 
 
-def _maximum(now: Step, q_t: Array) -> Array:
+def _maximum(now: StreamStep, q_t: Array) -> Array:
     """Compute max_a q(a) of one step; 0 where nothing bootstraps. The maximum of NaN has no gradient that is 0."""
     return jnp.max(masked(now.bootstraps, q_t))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from shoal.ops import _checks
 from shoal.ops._selects import take_entry
 from shoal.ops._streams import masked
-from shoal.ops._transitions import Transition, check_axes, td_error, transition
+from shoal.ops._transitions import action_transition, td_error
 
 Array = jax.Array
 
@@ -34,7 +34,7 @@ def q_learning(
     Source: Watkins and Dayan 1992, "Q-learning"; with a target network Mnih et al. 2015, "Human-level
     control through deep reinforcement learning".
     """
-    t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t)
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A]", q_tm1=q_tm1, q_t=q_t)
     value_t = jnp.max(masked(t.bootstraps, q_t), axis=-1)
     return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
 
@@ -56,7 +56,8 @@ def double_q_learning(
 
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
-    t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, selector_t=selector_t)
+    q = {"q_tm1": q_tm1, "q_t": q_t, "selector_t": selector_t}
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A] [..., A]", **q)
     a_t = jnp.argmax(selector_t, axis=-1)
     value_t = take_entry(masked(t.bootstraps, q_t), a_t)
     return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
@@ -88,21 +89,14 @@ def munchausen_q_learning(
       lowest: l_0, at most 0: keeps the log-probability of an action that is nearly impossible in bounds.
     Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning" (arXiv:2007.14430): the target of M-DQN.
     """
-    t = _transition(r_t, discount_t, w_tm1, a_tm1, q_tm1=q_tm1, q_t=q_t, policy_q_tm1=policy_q_tm1)
+    q = {"q_tm1": q_tm1, "q_t": q_t, "policy_q_tm1": policy_q_tm1}
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A] [..., A]", **q)
     _checks.broadcastable((), temperature=temperature, alpha=alpha, lowest=lowest)
     policy_q_tm1 = masked(t.is_transition, policy_q_tm1)
     scaled_log_pi = take_entry(policy_q_tm1, a_tm1) - _soft_maximum(policy_q_tm1, temperature)
     reward = t.r_t + masked(t.is_transition, alpha * jnp.maximum(scaled_log_pi, lowest))
     value_t = _soft_maximum(masked(t.bootstraps, q_t), temperature)
     return td_error(t._replace(r_t=reward), take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
-
-
-def _transition(r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array, **q: Array) -> Transition:
-    """Return the checked transition; the named q are values of actions, [..., A]."""
-    t = transition(r_t, discount_t, w_tm1, **q)
-    check_axes(t.r_t.shape, "[...]" + " [..., A]" * len(q), a_tm1=a_tm1, **q)
-    _checks.integer(a_tm1=a_tm1)
-    return t
 
 
 def _soft_maximum(q: Array, temperature: Array | float) -> Array:

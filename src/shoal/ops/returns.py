@@ -42,7 +42,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops._streams import (
-    Step,
+    StreamStep,
     accumulate,
     lambda_terms,
     masked,
@@ -77,7 +77,7 @@ def gae(
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t)
 
-    def terms(now: Step, v_tm1: Array, v_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, v_tm1: Array, v_t: Array) -> tuple[Array, Array]:
         return td_error(now, v_tm1, v_t), now.discount_t * now.lambda_t
 
     return stop_gradient_if(accumulate(s, terms, (v_tm1, v_t)), stop_target_gradients)
@@ -124,7 +124,7 @@ def discounted_returns(
     """
     s = stream(r_t, discount_t, last_t, 1.0, w_tm1, v_t=v_t)
 
-    def terms(now: Step, v_t: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, v_t: Array) -> tuple[Array, Array]:
         return now.r_t + now.discount_t * masked(now.bootstraps & ~now.continues, v_t), now.discount_t
 
     return stop_gradient_if(accumulate(s, terms, (v_t,)), stop_target_gradients)
@@ -151,16 +151,12 @@ def n_step_returns(
 
     Returns:
       returns G^n, [T]; 0 where the weight is 0.
-    Raises:
-      ValueError: n is below 1.
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 7.1.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
-    if n < 1:
-        raise ValueError(f"n={n} must be at least 1.")
     n = min(n, max(len(v_t), 1))
 
-    def step(now: Step, following: Array, v_t: Array) -> tuple[Array, Array]:
+    def step(now: StreamStep, following: Array, v_t: Array) -> tuple[Array, Array]:
         """Compute the returns G^1 to G^n of a step; each but the first continues one of the next step."""
         fixed, decay = lambda_terms(now, v_t)
         one_step = now.r_t + now.discount_t * masked(now.bootstraps, v_t)

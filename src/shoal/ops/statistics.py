@@ -172,15 +172,15 @@ def update_moments(
         raise ValueError(f"batch and weight have different leading axes, {shapes}; all must have the same.")
     w = jnp.ones(leading.pop(), jnp.float32) if weight is None else jnp.asarray(weight, jnp.float32)
 
-    def update(x: Array, mean: Array, variance: Array, *residuals: Array) -> tuple[Array, ...]:
+    def update(x: Array, mean: Array, *others: Array) -> tuple[Array, ...]:
         weights = jnp.broadcast_to(w.reshape(w.shape + (1,) * mean.ndim), x.shape)
         batch_moments = _batch_moments(x, weights, mean, axis_name, range(w.ndim))
-        return _merge_leaf(
-            (moments.count, mean, variance, *residuals), (*batch_moments, jnp.zeros_like(mean))
-        )
+        return _merge_leaf((moments.count, mean, *others), (*batch_moments, jnp.zeros_like(mean)))
 
+    pairs = zip(leaves, _rows(moments), strict=True)
+    rows = [update(x, *row) if _is_followed(row[0]) else row for x, row in pairs]
     (count,) = _sum((w,), axis_name)
-    return _rebuild(moments, _add_compensated(moments.count, moments.residual[0], count), update, [leaves])
+    return _from_rows(moments, _add_compensated(moments.count, moments.residual[0], count), rows)
 
 
 def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
@@ -190,17 +190,16 @@ def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
       ValueError: the two were not made from the same example.
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
-
-    def merge(*parts: Array) -> tuple[Array, ...]:
-        return _merge_leaf((b.count, *parts[:4]), (a.count, *parts[4:]))
-
     shapes = [
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), moments.mean) for moments in (a, b)
     ]
     if shapes[0] != shapes[1]:
         raise ValueError(f"a and b are not moments of the same example: {shapes[0]} and {shapes[1]}.")
-    count = _add_compensated(a.count, a.residual[0], b.count, b.residual[0])
-    return _rebuild(a, count, merge, [jax.tree.leaves(part) for part in _parts(b)])
+    rows = [
+        _merge_leaf((b.count, *of_b), (a.count, *of_a)) if _is_followed(of_a[0]) else of_a
+        for of_a, of_b in zip(_rows(a), _rows(b), strict=True)
+    ]
+    return _from_rows(a, _add_compensated(a.count, a.residual[0], b.count, b.residual[0]), rows)
 
 
 def standard_deviation(
@@ -397,27 +396,18 @@ def _add_compensated(
     return result, low - (result - total)
 
 
-def _parts(moments: RunningMoments) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-    return moments.mean, moments.variance, moments.residual[1], moments.residual[2]
+def _rows(moments: RunningMoments) -> list[tuple[Array, ...]]:
+    """Return of each leaf its mean, its variance, and the residuals of both."""
+    parts = (moments.mean, moments.variance, moments.residual[1], moments.residual[2])
+    return list(zip(*(jax.tree.leaves(part) for part in parts), strict=True))
 
 
-def _rebuild(
-    moments: RunningMoments,
-    count: tuple[Array, Array],
-    function: Callable[..., tuple[Array, ...]],
-    others: list[list[Array]],
+def _from_rows(
+    moments: RunningMoments, count: tuple[Array, Array], rows: list[tuple[Array, ...]]
 ) -> RunningMoments:
-    """Replace each followed leaf of the moments by `function(*others, mean, variance, *residuals)`."""
+    """Return moments of the same structure with another count (and its residual), and other rows."""
     structure = jax.tree.structure(moments.mean)
-    moment_parts = list(zip(*(jax.tree.leaves(part) for part in _parts(moments)), strict=True))
-    columns = zip(
-        *(
-            function(*other, *parts) if _is_followed(parts[0]) else parts
-            for *other, parts in zip(*others, moment_parts, strict=True)
-        ),
-        strict=True,
-    )
     mean, variance, mean_residual, variance_residual = (
-        jax.tree.unflatten(structure, list(column)) for column in columns
+        jax.tree.unflatten(structure, column) for column in zip(*rows, strict=True)
     )
     return RunningMoments(count[0], mean, variance, (count[1], mean_residual, variance_residual))

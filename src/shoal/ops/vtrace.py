@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops._streams import (
-    Step,
+    StreamStep,
     accumulate,
     lambda_terms,
     masked,
@@ -75,7 +75,7 @@ def vtrace(
     terms = _terms(clip_rho, clip_c)
 
     def step(
-        now: Step, following: tuple[Array, Array], v_tm1: Array, v_t: Array, log_rho_tm1: Array
+        now: StreamStep, following: tuple[Array, Array], v_tm1: Array, v_t: Array, log_rho_tm1: Array
     ) -> tuple[tuple[Array, Array], VTrace]:
         error_t, target_t = following
         fixed, decay = terms(now, v_tm1, v_t, log_rho_tm1)
@@ -143,7 +143,9 @@ def vtrace_advantages(
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, targets_tm1=targets_tm1)
 
-    def step(now: Step, target_t: Array, v_tm1: Array, v_t: Array, target_tm1: Array) -> tuple[Array, Array]:
+    def step(
+        now: StreamStep, target_t: Array, v_tm1: Array, v_t: Array, target_tm1: Array
+    ) -> tuple[Array, Array]:
         return target_tm1, _advantage(now, v_tm1, v_t, target_t)
 
     advantages = scan_backwards(s, step, jnp.zeros((), s.discount_t.dtype), (v_tm1, v_t, targets_tm1))
@@ -155,7 +157,7 @@ def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tupl
     if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
         raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
 
-    def terms(now: Step, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
+    def terms(now: StreamStep, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
         log_rho_tm1 = masked(now.is_transition, log_rho_tm1)
         decay = now.discount_t * now.lambda_t * _clipped_ratio(log_rho_tm1, clip_c)
         return _clipped_ratio(log_rho_tm1, clip_rho) * td_error(now, v_tm1, v_t), decay
@@ -163,7 +165,7 @@ def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tupl
     return terms
 
 
-def _advantage(now: Step, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
+def _advantage(now: StreamStep, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
     """Compute r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1}."""
     fixed, decay = lambda_terms(now, v_t)
     return fixed + decay * target_t - masked(now.is_transition, v_tm1)

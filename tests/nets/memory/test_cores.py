@@ -273,25 +273,15 @@ def test_bad_input_is_named():
     key = jax.random.key(0)
     with pytest.raises(ShoalError, match=r"core='gruu' is none of .*did you mean 'gru'"):
         RecurrentCore(3, 4, "gruu", key=key)
-    with pytest.raises(ShoalError, match="size=0 of a core"):
-        RecurrentCore(3, 0, key=key)
-    with pytest.raises(ShoalError, match="layers=0 of a core"):
-        initial("gru", 4, 0, ())
-    with pytest.raises(ShoalError, match="in_features=0 of a core"):
-        RecurrentCore(0, 4, key=key)
-    with pytest.raises(ShoalError, match="outputs='mean' of a core must be one of last, sum"):
+    with pytest.raises(ShoalError, match="outputs='mean' is none of last, sum"):
         RecurrentCore(3, 4, outputs="mean", key=key)
     with pytest.raises(ShoalError, match="latches=5 of a core must be between 0 and its size of 4"):
         RecurrentCore(3, 4, latches=5, key=key)
     with pytest.raises(ShoalError, match="latches=2 need gates, and core='rnn' has none; choose one of gru"):
         RecurrentCore(3, 4, "rnn", latches=2, key=key)
-    with pytest.raises(ShoalError, match="latch_input=3 of a core must be the number of one of its 3 inputs"):
-        RecurrentCore(3, 4, latches=2, latch_input=3, key=key)
     core = RecurrentCore(3, 4, key=key)
     with pytest.raises(ShoalError, match=r"x of shape \(2, 5, 2\) and first of shape \(2, 5\)"):
         core(core.initial((5,)), jnp.zeros((2, 5, 2)), jnp.zeros((2, 5), bool))
-    with pytest.raises(ShoalError, match="no step"):
-        core(core.initial((5,)), jnp.zeros((0, 5, 3)), jnp.zeros((0, 5), bool))
 
 
 @pytest.mark.parametrize("kind", [kind for kind, cell in CELLS.items() if cell.step])

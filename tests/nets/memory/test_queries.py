@@ -84,8 +84,3 @@ def test_queries_are_linear_in_what_is_remembered_and_learned_by_gradient():
 def test_a_space_without_cells_is_one_sentence(space):
     with pytest.raises(ShoalError, match=r"^queries=2 needs an observation \[height, width, k\] of integers"):
         CellQueries(space, 4, 2, key=jax.random.key(0))
-
-
-def test_a_number_below_one_is_one_sentence():
-    with pytest.raises(ShoalError, match=r"^queries=0 of CellQueries must be at least 1"):
-        CellQueries(GRID, 4, 0, key=jax.random.key(0))

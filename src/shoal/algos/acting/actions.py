@@ -11,22 +11,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shoal.nets.outputs import Distribution
+from shoal.nets.outputs import ActionDistribution
 from shoal.types import Array
 from shoal.types.spaces import Box, Space
 
 
-def sample(distribution: Distribution, key: Array) -> Array:
+def sample(distribution: ActionDistribution, key: Array) -> Array:
     """Sample a raw action."""
     return getattr(distribution, "sample_raw", distribution.sample)(key)
 
 
-def mode(distribution: Distribution) -> Array:
+def mode(distribution: ActionDistribution) -> Array:
     """Return the raw action that a greedy policy takes."""
     return getattr(distribution, "mode_raw", distribution.mode)()
 
 
-def log_prob(distribution: Distribution, raw: Array) -> Array:
+def log_prob(distribution: ActionDistribution, raw: Array) -> Array:
     """Return the log-probability (density) of a raw action."""
     return getattr(distribution, "log_prob_raw", distribution.log_prob)(raw)
 

@@ -9,9 +9,9 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.nets.activations import activation as activation_named
 from shoal.nets.encoders.parts import MAX_CELL_VALUES, Part, Path, entry, observation_parts
-from shoal.nets.mlp import MLP
+from shoal.nets.mlp import MLP, LayerStyle
 from shoal.nets.sets import SetTorso
-from shoal.nets.torso_config import Style, TorsoConfig
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import PyTree
 from shoal.types.spaces import Space
 
@@ -164,7 +164,7 @@ class PerceptronOfEach(Perceptron):
         return [torso(part.flatten(observation)) for torso, part in pairs]
 
 
-class Sets(Encoder):
+class SetEncoder(Encoder):
     """Every part of two axes, [rows, features], passes a `SetTorso`, which ignores the order of the rows.
 
     An entry NAME_present [rows] of integers next to an entry NAME says which rows count (not 0).
@@ -228,7 +228,7 @@ def features_of(config: TorsoConfig) -> tuple[int, ...]:
     return MLP_FEATURES if config.encoder_features is None else config.encoder_features
 
 
-def style_of(config: TorsoConfig) -> Style:
+def style_of(config: TorsoConfig) -> LayerStyle:
     """Return the style of an encoder's MLPs."""
     activation = config.activation if config.encoder_activation == "auto" else config.encoder_activation
     return {

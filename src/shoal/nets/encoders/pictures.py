@@ -1,6 +1,5 @@
 """Encoders of pictures: convolutions for entries [height, width, channels]."""
 
-import math
 from typing import NamedTuple, TypeGuard
 
 import jax
@@ -9,18 +8,17 @@ import numpy as np
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.config.arguments import LARGEST_INDEX
 from shoal.nets.cnn import CNN, GridCNN
-from shoal.nets.convolution import Padding, as_pair, out_size
+from shoal.nets.convolution import Padding, Windows, conv_layers
 from shoal.nets.encoders.kinds import Encoder, num_features
 from shoal.nets.encoders.parts import Part, Path, entry, num_values, observation_parts
+from shoal.nets.mlp import LayerStyle
 from shoal.nets.residual import CHANNELS, SIZES, ResidualCNN
-from shoal.nets.torso_config import Style, TorsoConfig
+from shoal.nets.torso_config import TorsoConfig
 from shoal.types import PyTree
 from shoal.types.spaces import Box, Space
 
 Array = jax.Array
-Windows = tuple[int | tuple[int, int], ...]
 
 SMALL_KERNEL = 3  # the window for images below 36 x 36, which are pictures of cells
 TILE_SIZE, MIN_TILED_SIZE, ATARI_SIZE = 8, 40, 84  # pixels of the sides of a tile, and of images
@@ -65,8 +63,7 @@ class Pictures(Encoder):
 
     @classmethod
     def check_layers(cls, name: str, space: Box, config: TorsoConfig) -> None:
-        """Raise ShoalError unless the layers fit an array [height, width, channels] of a name."""
-        raise NotImplementedError
+        """Raise ShoalError unless the layers fit an array [height, width, channels] of a name; by default they do."""
 
     @staticmethod
     def layers(space: Box, config: TorsoConfig, key: Array) -> CNN | GridCNN | ResidualCNN:
@@ -120,7 +117,7 @@ class Convolutions(Pictures):
     def layers(space: Box, config: TorsoConfig, key: Array) -> CNN | GridCNN:
         """Make a `GridCNN` or a `CNN`."""
         channels, kernels, strides, sizes = picture_layers(space, config)
-        style: Style = {
+        style: LayerStyle = {
             **config.style,
             "activation": _activation(config),
             "layer_norm": config.encoder_layer_norm,
@@ -145,38 +142,22 @@ class Convolutions(Pictures):
         """Raise ShoalError unless the convolutions fit the array and each other."""
         channels, kernels, strides, _ = picture_layers(space, config)
         observed = f"{name} {list(space.shape)}"
-        if not len(channels) == len(kernels) == len(strides):
-            names = (f"encoder_{x}" for x in ("channels", "kernels", "strides"))
-            fitting = [name for name in names if getattr(config, name) is None]
-            hint = f"; what is not given ({', '.join(fitting)}) is the default for {observed}"
-            raise ShoalError(
-                f"encoder_channels={channels}, encoder_kernels={kernels} and encoder_strides={strides} must have "
-                f"equally many numbers, one for each convolution{hint if fitting else ''}."
-            )
-        _check_channels(cls.kind, observed, (1, 1), channels)
-        padding, sides = _padding(space, config), space.shape[:2]
         if config.encoder_padding == "same" and num_values(space) is not None:
             raise ShoalError(
                 f"encoder_padding='same' pads images, and {observed} is a grid of cells; give 'auto' or 'valid'."
             )
-        for index, (kernel, stride) in enumerate(zip(kernels, strides, strict=True)):
-            windows = as_pair(f"encoder_kernels[{index}]", kernel)
-            steps = as_pair(f"encoder_strides[{index}]", stride)
-            image = f"the {sides[0]} x {sides[1]} image that reaches convolution {index + 1} from {observed}"
-            if padding == "valid" and any(window > side for window, side in zip(windows, sides, strict=True)):
-                raise ShoalError(
-                    f"encoder_kernels={kernels} with encoder_strides={strides} has a window of {windows[0]} x "
-                    f"{windows[1]}, which is larger than {image}; smaller kernels or strides, or fewer of them, would "
-                    "do."
-                )
-            if min(steps) > max(sides):
-                raise ShoalError(
-                    f"encoder_strides={strides} has a stride of {stride}, which is larger than {image}; it must be at "
-                    f"most {max(sides)}."
-                )
-            height, width = map(out_size, sides, windows, steps, (padding, padding))
-            _check_channels(cls.kind, observed, (height, width), channels, index)
-            sides = (height, width)
+        names = (f"encoder_{x}" for x in ("channels", "kernels", "strides"))
+        fitting = [name for name in names if getattr(config, name) is None]
+        conv_layers(
+            space.shape,
+            channels,
+            kernels,
+            strides,
+            _padding(space, config),
+            of=observed,
+            prefix="encoder_",
+            hint=f"; what is not given ({', '.join(fitting)}) is its default" if fitting else "",
+        )
 
     @property
     def expects_repeats(self) -> bool:
@@ -205,12 +186,6 @@ class Residual(Pictures):
             key=key,
         )
 
-    @classmethod
-    def check_layers(cls, name: str, space: Box, config: TorsoConfig) -> None:
-        """Raise ShoalError unless there are channels, and not too many numbers after the first stack, the largest."""
-        channels = (1,) if config.encoder_channels is None else config.encoder_channels
-        _check_channels(cls.kind, f"{name} {list(space.shape)}", space.shape[:2], channels)
-
 
 def picture_layers(space: Box, config: TorsoConfig) -> PictureLayers:
     """Choose the layers of the convolutional torso for an array [height, width, channels].
@@ -233,21 +208,6 @@ def picture_layers(space: Box, config: TorsoConfig) -> PictureLayers:
         fitting = SMALL_LAYERS
     given = {name: getattr(config, f"encoder_{name}") for name in fitting._fields}
     return fitting._replace(**{name: x for name, x in given.items() if x is not None})
-
-
-def _check_channels(
-    kind: str, observed: str, sides: tuple[int, ...], channels: tuple[int, ...], index: int = 0
-) -> None:
-    """Raise ShoalError unless there are channels, and not too many numbers after one of the convolutions."""
-    if not channels:
-        raise ShoalError(
-            f"encoder_channels=() leaves encoder={kind!r} without a convolution; give one, such as (16,)."
-        )
-    if (numbers := math.prod(sides) * channels[index]) > LARGEST_INDEX:
-        raise ShoalError(
-            f"encoder_channels={channels} gives {numbers} numbers after convolution {index + 1} from {observed}, "
-            f"which are too many: they must be at most {LARGEST_INDEX}."
-        )
 
 
 def _activation(config: TorsoConfig) -> str:

@@ -9,7 +9,6 @@ Inside the loop arrays are feature-major, `[size, N]`, and each gate is an array
 then lies in one piece, and a step takes half as long on a CPU.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -27,7 +26,7 @@ Array = jax.Array
 State = tuple[Array, ...]  # of one layer: the hidden state, and others that the cell keeps; each [..., size]
 Carry = tuple[State, ...]  # of all layers
 Blocks = tuple[Array, ...]  # one array for each gate, [..., size, N]
-Step = Callable[[Blocks, Blocks, Array, State], State]
+CellStep = Callable[[Blocks, Blocks, Array, State], State]
 
 OUTPUTS = ("last", "sum")
 
@@ -82,13 +81,12 @@ class Cell(NamedTuple):
     """The properties of one kind of core."""
 
     gates: int  # blocks of the input projection
-    step: Step | None  # of arrays [size, N], the bias [size, 1]; None: parallel over time
+    step: CellStep | None  # of arrays [size, N], the bias [size, 1]; None: parallel over time
     states: int = 1  # arrays that it keeps; the first is its output
     candidate_bias: bool = False  # on the recurrent side of the candidate, inside the gate
     unit_bias_block: int | None = None  # the block whose bias begins at 1
-    keep_gates: tuple[
-        tuple[int, int], ...
-    ] = ()  # blocks of gates, and the sign with which a unit keeps its state
+    # Blocks of gates, and the sign with which a unit keeps its state.
+    keep_gates: tuple[tuple[int, int], ...] = ()
 
 
 CELLS = {
@@ -105,18 +103,8 @@ LATCH_GATE_BIAS, LATCH_INPUT_WEIGHT = 5.0, 8.0
 
 def initial(kind: str, size: int, layers: int, batch_shape: tuple[int, ...]) -> Carry:
     """Make the memory of a core before its first step: zeros, each [*batch_shape, size]."""
-    check(kind, size, layers)
     zeros = jnp.zeros((*batch_shape, size), jnp.float32)
     return ((zeros,) * CELLS[kind].states,) * layers
-
-
-def check(kind: str, size: int, layers: int) -> None:
-    """Require that there is such a core."""
-    if kind not in CELLS:
-        raise ShoalError(f"core={kind!r} is none of {', '.join(CELLS)}{nearest(str(kind), CELLS)}.")
-    for name, value in (("size", size), ("layers", layers)):
-        if not isinstance(value, int) or value < 1:
-            raise ShoalError(f"{name}={value} of a core must be an integer of at least 1.")
 
 
 def check_latches(kind: str, size: int, latches: int) -> None:
@@ -131,7 +119,7 @@ def check_latches(kind: str, size: int, latches: int) -> None:
 
 
 def unroll_cell(
-    step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
+    step: CellStep, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> State:
     """Run a cell over T steps of N sequences, all feature-major.
 
@@ -154,21 +142,17 @@ def unroll_cell(
 
 
 def unroll_cell_plain(
-    step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
+    step: CellStep, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> State:
     """Scan `step` over time, with the scan's own gradient: the plain form of `unroll_cell`."""
     return _unroll_cell_forward(step, recurrent, bias, state, projected, first)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _unroll_cell(
-    step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
-) -> State:
-    return _unroll_cell_forward(step, recurrent, bias, state, projected, first)[0]
+_unroll_cell = jax.custom_vjp(unroll_cell_plain, nondiff_argnums=(0,))
 
 
 def _unroll_cell_forward(
-    step: Step, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
+    step: CellStep, recurrent: Array, bias: Array, state: State, projected: Blocks, first: Array
 ) -> tuple[State, tuple]:
     def forward_step(state: State, inputs: tuple[Blocks, Array]) -> tuple[State, tuple[State, State, Blocks]]:
         projected, first = inputs
@@ -181,7 +165,7 @@ def _unroll_cell_forward(
     return states, (recurrent, bias, cleared, hidden, projected, first)
 
 
-def _unroll_cell_backward(step: Step, residuals: tuple, gradient: State) -> tuple:
+def _unroll_cell_backward(step: CellStep, residuals: tuple, gradient: State) -> tuple:
     recurrent, bias, cleared, hidden, projected, first = residuals
     transposed = materialise(recurrent.T)  # see `shoal.xla.products.product`
 
@@ -225,11 +209,9 @@ class Layer(nnx.Module):
         if cell.unit_bias_block is not None:
             bias = bias.at[cell.unit_bias_block].set(1.0)
         inputs = jnp.stack(kernels[: cell.gates])
-        for block, sign in cell.keep_gates:
+        for block, sign in cell.keep_gates if latches else ():
             bias = bias.at[block, :latches].set(sign * LATCH_GATE_BIAS)
-            inputs = (
-                inputs.at[block, :latches, latch_input].set(-sign * LATCH_INPUT_WEIGHT) if latches else inputs
-            )
+            inputs = inputs.at[block, :latches, latch_input].set(-sign * LATCH_INPUT_WEIGHT)
         self.kind = kind
         self.size = size
         self.kernel = nnx.data(inputs.reshape(-1, in_features))  # [gates * size, in]
@@ -298,7 +280,7 @@ class RecurrentCore(nnx.Module):
         Neural Networks Warp Time?".
       latch_input: the number of that input.
     Raises:
-      ShoalError: an unknown kind or choice of outputs, a number below 1, or latches in a core without gates.
+      ShoalError: an unknown kind or choice of outputs, or latches in a core without gates.
     """
 
     def __init__(
@@ -313,29 +295,20 @@ class RecurrentCore(nnx.Module):
         latch_input: int = 0,
         key: Array,
     ):
-        check(kind, size, layers)
+        for name, value, options in (("core", kind, CELLS), ("outputs", outputs, OUTPUTS)):
+            if value not in options:
+                raise ShoalError(
+                    f"{name}={value!r} is none of {', '.join(options)}{nearest(value, options)}."
+                )
         check_latches(kind, size, latches)
-        if outputs not in OUTPUTS:
-            raise ShoalError(f"outputs={outputs!r} of a core must be one of {', '.join(OUTPUTS)}.")
-        if in_features < 1:
-            raise ShoalError(f"in_features={in_features} of a core must be an integer of at least 1.")
-        if latches and not 0 <= latch_input < in_features:
-            raise ShoalError(
-                f"latch_input={latch_input} of a core must be the number of one of its {in_features} inputs."
-            )
-        keys = jax.random.split(key, layers)
-        widths = [in_features] + [size] * (layers - 1)
         self.kind = kind
         self.outputs = outputs
         self.in_features = in_features
         self.out_features = size
-        latch_options = [{"latches": latches, "latch_input": latch_input}] + [{}] * (layers - 1)
-        self.layers = nnx.List(
-            [
-                Layer(width, size, kind, **options, key=k)
-                for width, options, k in zip(widths, latch_options, keys, strict=True)
-            ]
-        )
+        first_key, *keys = jax.random.split(key, layers)
+        # Only the first layer sees the input that opens latches.
+        first = Layer(in_features, size, kind, latches=latches, latch_input=latch_input, key=first_key)
+        self.layers = nnx.List([first, *(Layer(size, size, kind, key=layer_key) for layer_key in keys)])
 
     def initial(self, batch_shape: tuple[int, ...] = ()) -> Carry:
         """Make the memory of a sequence before its first step: zeros, each [*batch_shape, size]."""
@@ -359,10 +332,6 @@ class RecurrentCore(nnx.Module):
                 f"x of shape {x.shape} and first of shape {first.shape} of a core must be "
                 f"[T, ..., {self.in_features}] and [T, ...]."
             )
-        if first.shape[0] < 1:
-            raise ShoalError(
-                f"x of shape {x.shape} has no step to unroll a core over; it must have at least one."
-            )
         return self.unroll_projected(carry, self.layers[0].project(x), first)
 
     def unroll_projected(self, carry: Carry, projected: Array, first: Array) -> tuple[Carry, Array, Carry]:
@@ -379,17 +348,10 @@ class RecurrentCore(nnx.Module):
             after.append(new)
             outputs.append(output)
             before.append(states)
-        output = self._combine_layers(outputs)
-
-        def reshape(tree, leading):  # type: ignore[no-untyped-def]
-            return jax.tree.map(lambda part: part.reshape(*leading, part.shape[-1]), tree)
-
-        time_shape = (steps, *batch_shape)
-        return (
-            reshape(tuple(after), batch_shape),
-            reshape(output, time_shape),
-            reshape(tuple(before), time_shape),
-        )
+        output = self._combine_layers(outputs).reshape(steps, *batch_shape, self.out_features)
+        last = jax.tree.map(lambda part: part.reshape(*batch_shape, part.shape[-1]), tuple(after))
+        earlier = jax.tree.map(lambda part: part.reshape(steps, *batch_shape, part.shape[-1]), tuple(before))
+        return last, output, earlier
 
     def outputs_of(self, carry: Carry) -> Array:
         """Return the output of the step after which the memory is `carry`; any leading axes."""

@@ -28,7 +28,7 @@ class CellQueries(nnx.Module):
     Cells of the observation outside of the grid, such as the object that the agent holds, are scored as well.
 
     Raises:
-      ShoalError: the space has no grid of cells, or num_queries is below 1.
+      ShoalError: the space has no grid of cells.
     Attributes:
       out_features: queries times cells.
     Source: after the attention of Mott et al. 2019, "Towards Interpretable Reinforcement Learning Using Attention
@@ -37,8 +37,6 @@ class CellQueries(nnx.Module):
     """
 
     def __init__(self, space: Space, in_features: int, num_queries: int, *, key: Array):
-        if num_queries < 1:
-            raise ShoalError(f"queries={num_queries} of CellQueries must be at least 1.")
         cells = [
             part for part in observation_parts(space, cells=True) if part.sizes and len(part.shape) in (1, 3)
         ]

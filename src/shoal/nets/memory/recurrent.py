@@ -10,6 +10,7 @@ from flax import nnx
 
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
+from shoal.nets.headed import Headed
 from shoal.nets.heads import head_for
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import cores
@@ -17,7 +18,7 @@ from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.mlp import MLP
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.nets.torso_config import CoreConfig
 from shoal.nets.torsos import Torso
 from shoal.types import EnvSpec, PyTree, without_entries
@@ -170,36 +171,21 @@ def encode_and_project(parameters: tuple[Torso, MLP, Array], observation: PyTree
     return features @ kernel.T
 
 
-def _head_layers(
-    config: ActorCriticConfig, in_features: int, outputs: int, out_scale: float, key: Array
-) -> MLP:
-    """Make the layers between a torso and a head of `outputs` inputs."""
-    return MLP(
-        in_features,
-        config.head_sizes,
-        outputs,
-        out_scale=out_scale,
-        out_initialiser=config.head_initialiser,
-        key=key,
-        **config.style,
-    )
-
-
-class RecurrentActor(nnx.Module):
+class RecurrentActor(Headed):
     """A torso with memory, hidden layers, and a head: a distribution over actions at each step."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         torso_key, head_key = jax.random.split(key)
         self.critic_only = spec.critic_only
         self.torso = RecurrentTorso(spec.of_actor, config, key=torso_key)
-        self.head = head_for(
+        head = head_for(
             spec.action_space,
             config.distribution,
             state_dependent_std=config.state_dependent_std,
             initial_std=config.initial_std,
         )
-        features, outputs = self.torso.out_features, self.head.num_inputs
-        self.mlp = _head_layers(config, features, outputs, config.policy_scale, head_key)
+        width, sizes = self.torso.out_features, config.head_sizes
+        super().__init__(head, width, sizes, scale=config.policy_scale, key=head_key, **config.head_style)
 
     @property
     def stores_memories(self) -> bool:
@@ -210,10 +196,10 @@ class RecurrentActor(nnx.Module):
         """Make the memory of sequences before their first step."""
         return self.torso.initial(batch_shape)
 
-    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Distribution]:
+    def apply(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, ActionDistribution]:
         """Return the memory after the last step, and a distribution at each."""
         memory, features = self.features(memory, inputs, first)
-        return memory, self.distribution(features, inputs.action_mask)
+        return memory, self(features, inputs.action_mask)
 
     def features(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
         """Return the memory after the last step, and the torso's features at each."""
@@ -221,24 +207,16 @@ class RecurrentActor(nnx.Module):
         memory, features, _ = self.torso.unroll(memory, inputs._replace(observation=shown, first=first))
         return memory, features
 
-    def distribution(self, features: Array, action_mask: Array | None) -> Distribution:
-        """Map the torso's features [..., out_features] to a distribution with batch axes [...]."""
-        return self.head(self.mlp(features), action_mask)
 
-
-class RecurrentCritic(nnx.Module):
+class RecurrentCritic(Headed):
     """Layers on features with memory, and the torso of these unless it is the actor's (`shared_torso`)."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, num_features: int, *, key: Array):
         torso_key, head_key = jax.random.split(key)
         own = [] if config.shared_torso else [RecurrentTorso(spec.of_critic, config.as_critic, key=torso_key)]
         self.torso = nnx.List(own)
-        self.head = config.head_of_value()
-        self.mlp = _head_layers(config, num_features, self.head.num_inputs, config.value_scale, head_key)
-
-    def __call__(self, features: Array) -> Value:
-        """Map the torso's features [..., num_features] to values [...]."""
-        return self.head(self.mlp(features))
+        head, width, sizes = config.head_of_value(), num_features, config.head_sizes
+        super().__init__(head, width, sizes, scale=config.value_scale, key=head_key, **config.head_style)
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """Make the memory of sequences before their first step."""
@@ -275,10 +253,10 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
 
     def apply(
         self, memory: Carry, inputs: NetworkInputs, first: Array
-    ) -> tuple[Carry, tuple[Distribution, Value]]:
+    ) -> tuple[Carry, tuple[ActionDistribution, Value]]:
         """Return the memory after the last step, and a distribution and a value at each."""
         memory, features = self.actor.features(memory, inputs, first)
-        return memory, (self.actor.distribution(features, inputs.action_mask), self.critic(features))
+        return memory, (self.actor(features, inputs.action_mask), self.critic(features))
 
     def values_after(self, memories: Carry, inputs: NetworkInputs) -> Value:
         """Compute the values of T+1 steps from the memories after T of them, by the layers after the core alone.
@@ -287,10 +265,8 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
           memories: from after each of the first T steps, [T, N, ...].
           inputs: [T+1, N, ...]; only the last is run.
         """
-        last_memory, last_inputs = (
-            jax.tree.map(lambda x: x[-1], memories),
-            jax.tree.map(lambda x: x[-1:], inputs),
-        )
+        last_memory = jax.tree.map(lambda x: x[-1], memories)
+        last_inputs = jax.tree.map(lambda x: x[-1:], inputs)
         _, last_features = self.actor.features(last_memory, last_inputs, last_inputs.first)
         earlier = self.actor.torso.features_of(memories, jax.tree.map(lambda x: x[:-1], inputs.observation))
         return self.critic(jnp.concatenate([earlier, last_features]))

@@ -25,13 +25,13 @@ Three further members are used where they are there, and save computation; the r
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
 
-from shoal.nets.actor_critic import policy_and_value
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.actor_critic import Network, policy_and_value
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import PyTree
 from shoal.xla.plain import uses_plain_form
 
@@ -59,8 +59,20 @@ class Unrolled(NamedTuple):
     """The outputs of a network with memory for T steps."""
 
     after: Memories  # the memory after the last one, [N, ...]
-    distribution: Distribution  # [T, N]
+    distribution: ActionDistribution  # [T, N]
     value: Value  # [T, N]
+
+
+class SequenceModule(Protocol):
+    """A module with a memory, as above."""
+
+    def initial(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """Make the memory before the first step."""
+        ...
+
+    def apply(self, memory: PyTree, inputs: NetworkInputs, first: Array) -> tuple[PyTree, PyTree]:
+        """Return the memory after the last step, and the outputs."""
+        ...
 
 
 def has_memory(inputs: NetworkInputs) -> bool:
@@ -68,31 +80,38 @@ def has_memory(inputs: NetworkInputs) -> bool:
     return not isinstance(inputs.first, tuple)
 
 
-def is_joint(network: object) -> bool:
+def is_joint(network: object) -> TypeGuard[SequenceModule]:
     """Report whether a network with memory is one sequence module, for the policy and the value."""
     return hasattr(network, "apply")
 
 
-def initial(network: Any, batch_shape: tuple[int, ...]) -> Memories:
+def _actor_and_critic(network: object) -> tuple[SequenceModule, SequenceModule]:
+    """Return the two sequence modules of a network with memory that is not one itself."""
+    return network.actor, network.critic  # type: ignore[attr-defined]
+
+
+def initial(network: object, batch_shape: tuple[int, ...]) -> Memories:
     """Make the memories of sequences before their first step; the network's parameters may be arrays or only shapes."""
     if is_joint(network):
         return Memories(network.initial(batch_shape))
-    return Memories(network.actor.initial(batch_shape), network.critic.initial(batch_shape))
+    return Memories(*(module.initial(batch_shape) for module in _actor_and_critic(network)))
 
 
-def unroll(network: Any, memories: Memories, inputs: NetworkInputs) -> Unrolled:
+def unroll(network: object, memories: Memories, inputs: NetworkInputs) -> Unrolled:
     """Run T steps of N sequences from `memories`, [N, ...]; without memory these may have any axes."""
     if not has_memory(inputs):
-        return Unrolled(Memories(()), *policy_and_value(network, inputs.observation, inputs.action_mask))
+        output = policy_and_value(cast(Network, network), inputs.observation, inputs.action_mask)
+        return Unrolled(Memories(()), *output)
     if is_joint(network):
         after, (distribution, value) = network.apply(memories.actor, inputs, inputs.first)
         return Unrolled(Memories(after), distribution, value)
-    actor_after, distribution = network.actor.apply(memories.actor, inputs, inputs.first)
-    critic_after, value = network.critic.apply(memories.critic, inputs, inputs.first)
+    actor, critic = _actor_and_critic(network)
+    actor_after, distribution = actor.apply(memories.actor, inputs, inputs.first)
+    critic_after, value = critic.apply(memories.critic, inputs, inputs.first)
     return Unrolled(Memories(actor_after, critic_after), distribution, value)
 
 
-def policy_step(actor: Any, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, Distribution]:
+def policy_step(actor: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, ActionDistribution]:
     """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
     if not has_memory(inputs):
         return (), actor.policy(inputs.observation, inputs.action_mask)
@@ -116,7 +135,7 @@ class Replayed(NamedTuple):
 
 
 def replay(
-    network: Any, memories: Memories, after: PyTree, inputs: NetworkInputs, steps: Sequence[int]
+    network: object, memories: Memories, after: PyTree, inputs: NetworkInputs, steps: Sequence[int]
 ) -> Replayed:
     """Compute the values of T+1 steps, and the memories from before some of them, with the parameters that acted.
 
@@ -127,7 +146,7 @@ def replay(
       steps: numbers of steps in ascending order, repeated ones included; () without memory.
     """
     if not has_memory(inputs):
-        return Replayed(network.value(inputs.observation), Memories(()), ())
+        return Replayed(cast(Network, network).value(inputs.observation), Memories(()), ())
     stored = jax.tree.leaves(after)
     before = (
         jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), memories.actor, after) if stored else ()
@@ -138,15 +157,16 @@ def replay(
             return Replayed(network.values_after(after, inputs), Memories(actor), ())
         (_, value), actor, _ = apply_in_parts(network, memories.actor, inputs, steps)
         return Replayed(value, Memories(actor), ())
+    actor_module, critic_module = _actor_and_critic(network)
     if not stored:
-        _, actor, _ = apply_in_parts(network.actor, memories.actor, inputs, steps)
-    value, critic, last = apply_in_parts(network.critic, memories.critic, inputs, steps)
+        _, actor, _ = apply_in_parts(actor_module, memories.actor, inputs, steps)
+    value, critic, last = apply_in_parts(critic_module, memories.critic, inputs, steps)
     return Replayed(value, Memories(actor, critic), last)
 
 
 def apply_in_parts(
-    module: Any, memory: PyTree, inputs: NetworkInputs, steps: Sequence[int]
-) -> tuple[Any, PyTree, PyTree]:
+    module: SequenceModule, memory: PyTree, inputs: NetworkInputs, steps: Sequence[int]
+) -> tuple[PyTree, PyTree, PyTree]:
     """Compute the outputs of T+1 steps, inputs [T+1, N, ...], and the memories from before `steps` of them,
     ascending and at most T; `memory` is from before the first.
 
@@ -170,7 +190,7 @@ def apply_in_parts(
         part = jax.tree.map(lambda x, a=bounds[0], b=bounds[count]: x[a:b], inputs)
         part = jax.tree.map(lambda x, n=count: x.reshape(n, -1, *x.shape[1:]), part)
 
-        def run(memory: PyTree, part: NetworkInputs) -> tuple[PyTree, tuple[PyTree, Any]]:
+        def run(memory: PyTree, part: NetworkInputs) -> tuple[PyTree, tuple[PyTree, PyTree]]:
             after, output = module.apply(memory, part, part.first)
             return after, (memory, output)
 

@@ -24,6 +24,12 @@ def broadcast_shape(**shapes: Shape) -> Shape:
         raise ValueError(f"{listed} do not broadcast to one shape.") from None
 
 
+def common_shape(**shapes: Shape) -> Shape:
+    """Return the shape that the named shapes of vectors broadcast to; ValueError unless their last axes are equal."""
+    same_last_axis(**shapes)
+    return broadcast_shape(**shapes)
+
+
 def as_integers(x: Array, batch: Shape) -> Array:
     """Return the argument of a discrete log-probability: integers whose axes broadcast with the batch."""
     integer(x=x)
@@ -34,8 +40,7 @@ def as_integers(x: Array, batch: Shape) -> Array:
 def as_vectors(x: Array, shape: Shape) -> Array:
     """Return the argument of a log-density, widened: its last axis is that of `shape`, the others broadcast."""
     real(x=x)
-    same_last_axis(x=jnp.shape(x), distribution=shape)
-    broadcast_shape(x=jnp.shape(x), distribution=shape)
+    common_shape(x=jnp.shape(x), distribution=shape)
     return widen(x)
 
 

@@ -1,7 +1,6 @@
 """Distributions over vectors of real numbers, whose entries are independent."""
 
 import dataclasses
-import functools
 import math
 from typing import NamedTuple
 
@@ -10,16 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf
 
-from shoal.ops.distributions._arguments import (
-    as_vectors,
-    broadcast_shape,
-    parameter,
-    same_last_axis,
-)
+from shoal.ops.distributions._arguments import as_vectors, broadcast_shape, common_shape, parameter
 from shoal.ops.distributions._stirling import beta_divergence, binet, binet_slope, deviance
 
 Array = jax.Array
 Bound = float | tuple[float, ...]
+_STATIC = {"static": True}  # no leaf of the pytree
 
 
 class Normal(NamedTuple):
@@ -55,7 +50,7 @@ class Normal(NamedTuple):
 
     def kl(self, other: "Normal") -> Array:
         """KL(self || other), [...]."""
-        shape = _common_shape(self=self._shape, other=other._shape)
+        shape = common_shape(self=self._shape, other=other._shape)
         (loc, scale), (other_loc, other_scale) = self._loc_and_scale, other._loc_and_scale
         log_ratio = jnp.log(scale) - jnp.log(other_scale)
         z = (loc - other_loc) / other_scale
@@ -72,9 +67,7 @@ class Normal(NamedTuple):
         return broadcast_shape(loc=jnp.shape(self.loc), scale=jnp.shape(self.scale))
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["loc", "scale"], meta_fields=["low", "high"]
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TanhNormal:
     """A Normal squashed by tanh and stretched to an interval: float32 [..., n] in [low, high].
@@ -86,8 +79,8 @@ class TanhNormal:
 
     loc: Array  # of the Normal, [..., n]
     scale: Array  # of the Normal, [..., n]
-    low: Bound = -1.0
-    high: Bound = 1.0
+    low: Bound = dataclasses.field(default=-1.0, metadata=_STATIC)
+    high: Bound = dataclasses.field(default=1.0, metadata=_STATIC)
 
     def sample_raw(self, key: Array) -> Array:
         """Sample u, [..., n]; store this of an action."""
@@ -157,9 +150,7 @@ class TanhNormal:
         return _interval(self, self._normal._shape, jnp.result_type(*self._normal._loc_and_scale))
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["alpha", "beta"], meta_fields=["low", "high"]
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Beta:
     """Independent Betas stretched to an interval: float32 [..., n] in (low, high), for parameters up to 1e7.
@@ -170,8 +161,8 @@ class Beta:
 
     alpha: Array  # above 0, [..., n]
     beta: Array  # above 0, [..., n]
-    low: Bound = 0.0
-    high: Bound = 1.0
+    low: Bound = dataclasses.field(default=0.0, metadata=_STATIC)
+    high: Bound = dataclasses.field(default=1.0, metadata=_STATIC)
 
     def sample(self, key: Array) -> Array:
         """[..., n], differentiable in alpha and beta."""
@@ -219,7 +210,7 @@ class Beta:
 
     def kl(self, other: "Beta") -> Array:
         """KL(self || other), [...], for equal bounds."""
-        shape = _common_shape(self=self._shape, other=other._shape)
+        shape = common_shape(self=self._shape, other=other._shape)
         _same_bounds(self, other)
         parameters = (*self._alpha_and_beta, *other._alpha_and_beta)
         dtype = jnp.result_type(*parameters)
@@ -259,7 +250,7 @@ class Deterministic(NamedTuple):
 
     def log_prob(self, x: Array) -> Array:
         """Log-probability, [..., n] -> [...]: 0 where x is the value, else -inf."""
-        _common_shape(x=jnp.shape(x), value=self.value.shape)
+        common_shape(x=jnp.shape(x), value=self.value.shape)
         return jnp.where(jnp.all(x == self.value, axis=-1), 0.0, -jnp.inf)
 
     def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
@@ -295,11 +286,6 @@ def _same_bounds(p: TanhNormal | Beta, q: TanhNormal | Beta) -> None:
             f"self has the bounds low={p.low}, high={p.high} and other low={q.low}, high={q.high}; "
             "they must be equal."
         )
-
-
-def _common_shape(**shapes: tuple[int, ...]) -> tuple[int, ...]:
-    same_last_axis(**shapes)
-    return broadcast_shape(**shapes)
 
 
 # log(2 cosh u) = u erf(C u) + sum_k A_k exp(-B_k u²), within 1.7e-6 for every u (derivative: 4.5e-6). Fitted

@@ -14,6 +14,7 @@ from shoal.ops._selects import in_range
 from shoal.ops.distributions._arguments import (
     as_integers,
     broadcast_shape,
+    common_shape,
     parameter,
     same_last_axis,
     widen,
@@ -282,9 +283,7 @@ class DiscreteValued(NamedTuple):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        shapes = {"logits": jnp.shape(self.logits), "atoms": jnp.shape(self.atoms)}
-        same_last_axis(**shapes)
-        return broadcast_shape(**shapes)
+        return common_shape(logits=jnp.shape(self.logits), atoms=jnp.shape(self.atoms))
 
     def _atom(self, index: Array) -> Array:
         return jnp.sum(jnp.where(_one_hot(index, self.logits.shape[-1]), self._support, 0.0), axis=-1)
