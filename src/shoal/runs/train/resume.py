@@ -51,7 +51,7 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
     }
-    further = {"settings": experiment.differences, "preset": experiment.preset}
+    further = {"settings": experiment.differences, "preset": experiment.defaults.preset}
     return resolved | further | {"asked": requested, "history": []}
 
 
