@@ -21,6 +21,7 @@ from shoal.records.history import History, Seconds
 from shoal.records.members import members_of
 from shoal.records.run_config import RunConfig
 from shoal.runs.train import compiled_trainer, pieces
+from shoal.runs.train.hooks import Supervisor
 from shoal.types import Mean
 
 RUN = RunConfig(
@@ -72,8 +73,8 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
         initialise=initialise,
     )
     absolute = pieces.compile_absolute(compiled_run, 10 * run.eval_episodes)
-    result = pieces.train_population(compiled_run, run, recorder)
-    return pieces.with_absolute_metric(result, absolute), recorder.calls
+    result = pieces.train_population(compiled_run, run, recorder, History(), Supervisor())
+    return pieces.with_absolute_metric(result, absolute, Supervisor()), recorder.calls
 
 
 @pytest.mark.quick("three")
@@ -129,8 +130,8 @@ def test_the_whole_budget_is_trained_and_told(done):
     assert isinstance(result.population, Run)
     assert result.population.updates.tolist() == [7, 7]
     assert result.population.learner.local.shape == (2, 4)
-    assert [updates for updates, _ in result.evaluations] == [0, 4, 7]
-    assert_equal(result.final, result.evaluations[-1][1])
+    assert [updates for updates, _ in result.history.evaluations] == [0, 4, 7]
+    assert_equal(result.final, result.history.evaluations[-1][1])
 
 
 def test_it_learns_and_every_number_is_one_a_seed(done):
@@ -168,8 +169,8 @@ def test_a_state_without_entries_is_trained_on_two_devices():
 
 def test_the_time_is_told_apart(done):
     result, _ = done
-    assert all(seconds > 0 for seconds in result.seconds)
-    assert result.seconds._fields == ("compile", "train", "evaluate")
+    assert all(seconds > 0 for seconds in result.history.seconds)
+    assert result.history.seconds._fields == ("compile", "train", "evaluate")
 
 
 @pytest.mark.full

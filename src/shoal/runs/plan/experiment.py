@@ -22,6 +22,7 @@ from shoal.envs.trials import consecutive
 from shoal.envs.wrappers import Shown
 from shoal.records import pbt_settings as evolutions
 from shoal.records.halving import Halving
+from shoal.records.json_files import to_jsonable
 from shoal.records.members import Members, Variant, members_of
 from shoal.records.pbt_settings import Evolution
 from shoal.records.run_config import RunConfig
@@ -213,7 +214,7 @@ class Experiment:
             "evolution": self.evolution.to_json(),
             "resumed_from": dict(self.resumed_from),
         }
-        return {
+        content = {
             "schema": SCHEMA,
             "environment": self._environment_json(),
             "algorithm": {"name": self.algorithm, **algorithm},
@@ -224,6 +225,7 @@ class Experiment:
             "from_step": self.from_step,
             **{name: x for name, x in further.items() if x},
         }
+        return to_jsonable(content, not_finite=str)
 
 
 def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:

@@ -36,11 +36,6 @@ EVALUATED = "evaluated/"  # the prefix of the names of the leaves of `Run.evalua
 FIRST_PAUSE = 2.0  # seconds before the first is written, which would delay the first updates and their row
 REST = 30  # the pause between two checkpoints is at least this many times the duration of the last write
 ENDS = "the run ends there, and "  # in a sentence about a fault, before that about a checkpoint
-ACTIVITIES = {
-    "training": signals.Phase.TRAINING,
-    "evaluating": signals.Phase.EVALUATING,
-    "saving": signals.Phase.SAVING,
-}
 
 
 def saved_leaves(population: Run, left_out: Container[str] = ()) -> dict[str, Any]:
@@ -195,13 +190,13 @@ class RunSupervisor(hooks.Supervisor):
                 f"checkpoints leave the replay out, whose {format_bytes(size)} are more than "
                 f"checkpoint_replay={run.checkpoint_replay!r}; a resumed run refills it by its own policy first."
             )
-        self.begins("saving")
+        self.begins(signals.Phase.SAVING)
 
     # ---- called by the trainer
 
-    def begins(self, activity: str) -> None:
-        """Note the phase that begins: "training", "evaluating" or "saving"."""
-        self.stop.phase(ACTIVITIES[activity] if self.run.checkpoints else signals.Phase.UNSAVED)
+    def begins(self, phase: signals.Phase) -> None:
+        """Note the phase that begins; without checkpoints a signal finds nothing that it could save in any."""
+        self.stop.phase(phase if self.run.checkpoints else signals.Phase.UNSAVED)
 
     def next_stop(self, updates: int) -> int | None:
         """Return the number of updates of the next checkpoint by steps; None where they are written by time."""
@@ -290,7 +285,7 @@ class RunSupervisor(hooks.Supervisor):
         """
         if self._writer is None:
             return
-        self.begins("saving")
+        self.begins(signals.Phase.SAVING)
         self._write_first()
         steps = history.updates * self.run.steps_per_update
         self._waiting.pop(steps, None)  # that of the end holds more
@@ -443,7 +438,7 @@ class RunSupervisor(hooks.Supervisor):
             self.reporter.progress.warn(f"{failure} Training continues.")
 
     def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
-        self.begins("saving")
+        self.begins(signals.Phase.SAVING)
         try:
             self.finish(population, history)
         except ShoalError as error:

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.base.signals import Phase
 from shoal.engine.run import Run
 from shoal.records.history import History, Numbers
 
@@ -30,8 +31,8 @@ class Supervisor:
     These let a run continue to its end.
     """
 
-    def begins(self, activity: str) -> None:
-        """Note the phase that begins: "training" or "evaluating"."""
+    def begins(self, phase: Phase) -> None:
+        """Note the phase that begins."""
 
     def next_stop(self, updates: int) -> int | None:
         """Return the number of updates, above `updates`, after which a piece must end; None for any."""

@@ -24,7 +24,7 @@ from shoal.xla.jax_settings import require_usable
 LONG_SECONDS = 600  # a run that takes longer says so before it begins
 
 
-class Call(NamedTuple):
+class CallOptions(NamedTuple):
     """The options of a call that trains."""
 
     progress: bool = True  # whether anything is printed
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     is_new: bool  # else it is resumed in its directory
 
 
-def note_duration(plan: Plan, call: Call) -> None:
+def note_duration(plan: Plan, call: CallOptions) -> None:
     """Say how long a run takes by the speed that was measured with its preset, where that is more than ten minutes."""
     experiment, run = plan.experiment, plan.experiment.run
     name, trials = experiment.environment_name, bool(experiment.environment_parameters.get(TRIAL))
@@ -69,7 +69,9 @@ def note_duration(plan: Plan, call: Call) -> None:
         )
 
 
-def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes: Iterable[str] = ()) -> Plan:
+def plan_run(
+    experiment: Experiment, call: CallOptions, *, is_new: bool = True, changes: Iterable[str] = ()
+) -> Plan:
     """Decide the settings that depend on the machine, and refuse those that cannot work, before anything compiles.
 
     Args:

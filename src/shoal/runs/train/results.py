@@ -163,8 +163,8 @@ def summarise(
       path: the run's directory, whose first row of metrics says when it started.
       command: the user's command line, quoted for a shell; None for a run from Python.
     """
-    run, seconds, members = experiment.run, trained.seconds, experiment.members
-    steps = trained.updates * run.steps_per_update
+    run, history, members = experiment.run, trained.history, experiment.members
+    steps = history.updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
     environment = experiment.environment
     further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
@@ -175,8 +175,8 @@ def summarise(
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
     by_seed = {name: x.tolist() for name, x in trained.absolute.items()}
     final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
-    if trained.stopped:
-        further["stopped"] = trained.stopped
+    if history.stopped:
+        further["stopped"] = history.stopped
     if experiment.variants:
         further["members"] = variant_scores(members, final, absolute, list(failed))
     if experiment.halving:
@@ -191,8 +191,8 @@ def summarise(
         facts=summary_facts(),
         steps_per_second=float(np.sum(np.asarray(trained.population.updates)))
         * run.steps_per_update
-        / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
-        seconds={"import": import_seconds, **seconds._asdict()},
+        / max(history.seconds.train, 1e-9),  # a run that was stopped before its first update took none
+        seconds={"import": import_seconds, **history.seconds._asdict()},
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=failed,

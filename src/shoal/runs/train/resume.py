@@ -18,7 +18,7 @@ from shoal.records import checkpoint_record
 from shoal.records.checkpoints import Checkpoints, Info, MisfitError
 from shoal.records.directory import CONFIG, POLICIES, SUMMARY, RunDirectory, parameters_sha256
 from shoal.records.history import History
-from shoal.records.json_files import report_wrong_types, to_jsonable, write_json, write_text
+from shoal.records.json_files import report_wrong_types, write_json, write_text
 from shoal.records.metrics_file import METRICS, Mark, find_damage
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.experiment import Experiment
@@ -46,7 +46,7 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
       experiment: whose settings are all resolved for the machine.
       asked: the same before that.
     """
-    resolved, before = as_json(experiment), as_json(asked)
+    resolved, before = experiment.as_json(), asked.as_json()
     requested = {
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
@@ -61,7 +61,7 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     Raises:
       ShoalError: it asks for another one; the sentence names the first setting that differs.
     """
-    now = as_json(asked)
+    now = asked.as_json()
     _check_complete(path, saved, now)
     repeated = {"run_dir", *settings.names_where(asked.run, lambda setting: setting.field.use.describes)}
     for part in ("environment", "algorithm", "run"):
@@ -128,40 +128,23 @@ def check_unfinished(directory: RunDirectory, run: RunConfig, overrides: Mapping
         )
 
 
-def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
-    """Require that the budget of a run is not less than the steps that it has made.
+def check_budget(directory: RunDirectory, run: RunConfig, made: int, *, is_new: bool = False) -> None:
+    """Require that the budget of a run is not less than the environment steps that are made.
 
+    Args:
+      directory: of the run that made them.
+      is_new: whether another run starts from its checkpoint there, which must have an update to make.
     Raises:
       ShoalError: it is.
     """
-    made = finished.steps if finished else max(Checkpoints(directory.path).steps(), default=0)
-    if run.total_updates * run.steps_per_update < made:
-        raise ShoalError(
-            f"total_steps={run.total_steps} is less than the {made:,} environment steps that each seed of run "
-            f"{str(directory.path)!r} has made; give more than {made}."
-        )
-
-
-def checkpoint_of(directory: RunDirectory, which: str) -> int:
-    """Return the environment steps of the checkpoint of a run that is named by them, or as "best" or "last".
-
-    Raises:
-      ShoalError: there is none.
-    """
-    return checkpoint_record.choose_checkpoint(Checkpoints(directory.path), which, "from_step")
-
-
-def check_steps_left(directory: RunDirectory, run: RunConfig, steps: int) -> None:
-    """Require that a run which starts from a checkpoint of another one has an update to make.
-
-    Raises:
-      ShoalError: it has none.
-    """
-    if run.total_updates * run.steps_per_update <= steps:
-        raise ShoalError(
-            f"total_steps={run.total_steps} leaves nothing to train after the checkpoint at {steps:,} environment "
-            f"steps of run {str(directory.path)!r}; give more than {steps}."
-        )
+    total, path = run.total_updates * run.steps_per_update, str(directory.path)
+    if total < made or (is_new and total == made):
+        what = f"is less than the {made:,} environment steps that each seed of run {path!r} has made"
+        if is_new:
+            what = (
+                f"leaves nothing to train after the checkpoint at {made:,} environment steps of run {path!r}"
+            )
+        raise ShoalError(f"total_steps={run.total_steps} {what}; give more than {made}.")
 
 
 def check_refill(run: RunConfig, config: Any, steps: int) -> None:
@@ -201,7 +184,7 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now, changeable = as_json(experiment), _names_on_resume(experiment, "may change")
+    now, changeable = experiment.as_json(), _names_on_resume(experiment, "may change")
     ignored = _names_on_resume(experiment, "ignored")
     _check_complete(directory.path, saved, now)
     changed = {}
@@ -268,7 +251,7 @@ def save_changes(
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
     kept = {name: saved[name] for name in ("asked", "has_masks", "preset") if name in saved}
-    config = as_json(experiment) | kept | {"settings": experiment.differences, "history": history}
+    config = experiment.as_json() | kept | {"settings": experiment.differences, "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 
@@ -464,8 +447,3 @@ def _first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> 
                 what = "the checksum of the environment's numbers" if name == "sha256" else name
                 return f"{what} is {found!r}, and {value!r} here"
     return ""
-
-
-def as_json(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings of an experiment as `config.json` holds them, after a round trip through JSON."""
-    return json.loads(json.dumps(to_jsonable(experiment.as_json(), not_finite=str)))
