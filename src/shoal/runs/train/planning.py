@@ -30,9 +30,9 @@ class CallOptions(NamedTuple):
     progress: bool = True  # whether anything is printed
     import_seconds: float = 0.0  # the duration of the imports, for the summary
     own_process: bool = (
-        False  # whether the process does nothing else: the backend may be set up for this run alone
+        False  # whether the process does nothing else, so that the backend may be set up for it
     )
-    listeners: tuple[Any, ...] = ()  # see `monitor.listeners`
+    listeners: tuple[object, ...] = ()  # see `monitor.listeners`
     loggers: tuple[Companion, ...] = ()  # processes beside each run
     film_every: int = 0  # environment steps between two films; 0 for none
     command: str | None = None  # of the command line; None from Python
