@@ -134,7 +134,7 @@ def _with_empty_replay(population: Run, local: PyTree, layout: populations.Layou
 
 def _gradient_steps(config: AlgorithmConfig, settings: ProgramSettings) -> float:
     """Return the mean number of gradient steps of an update where it is data, after the warm-up of a replay; else 1."""
-    values = flat(config) if dataclasses.is_dataclass(config) else {}
+    values = flat(config)
     if not {"gradient_steps", "train_frequency"} <= values.keys():
         return 1.0
     return values["gradient_steps"] * settings.num_envs * settings.num_steps / values["train_frequency"]

@@ -313,8 +313,7 @@ def _algorithm_inputs(timestep: TimeStep) -> PyTree:
 
 def _sizes_of(config: AlgorithmConfig) -> dict[str, Any]:
     """Return the fields of a config that are whole numbers greater than 1, or tuples of these."""
-    values = settings.flat(config) if dataclasses.is_dataclass(config) else {}
-    return {name: value for name, value in values.items() if _largest(value) > 1}
+    return {name: value for name, value in settings.flat(config).items() if _largest(value) > 1}
 
 
 def _largest(value: object) -> int:
