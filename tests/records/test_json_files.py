@@ -80,7 +80,7 @@ def load(path):
     decided = decide(run_of(path).path)[0]
     for which in ("best", "last"):
         stored = loading.read_policies(run_of(path), which, None, decided)
-        loading.load_policy(stored, loading.chosen_member(stored, None, None), decided)
+        loading.load_policy(stored, loading.chosen_member(stored, None, None))
 
 
 def finished(path):

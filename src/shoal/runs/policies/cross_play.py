@@ -30,8 +30,8 @@ from shoal.runs.policies.load import (
     environment_for,
     load_policies,
     read_policies,
+    training_experiment,
 )
-from shoal.runs.policies.load import training_experiment as experiment_of
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import memory_limits
 from shoal.types import Environment, spec_of
@@ -160,9 +160,8 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
             "-> action."
         )
     directory = RunDirectory.open(arguments.path(argument, value))
-    experiment = experiment_of(directory, parameters)
-    stored = read_policies(directory, which, checkpoint, experiment)
-    policies = load_policies(stored, None, None, experiment)
+    stored = read_policies(directory, which, checkpoint, training_experiment(directory, parameters))
+    policies = load_policies(stored)
     failed = stored.failed_of(policies)
     policies = {seed: policy for seed, policy in policies.items() if seed not in failed}
     if not policies:
