@@ -109,8 +109,8 @@ def read_policies(
       ShoalError: there is no such policy or checkpoint, or it is damaged.
     """
     checkpoints, run = Checkpoints(directory.path), (directory, experiment)
-    is_named = checkpoint is not None and checkpoint != ""
-    steps = choose_checkpoint(checkpoints, checkpoint) if is_named else checkpoint_instead(directory, which)
+    named = None if checkpoint is None or checkpoint == "" else choose_checkpoint(checkpoints, checkpoint)
+    steps = checkpoint_instead(directory, which) if named is None else named
     if steps is None:
         leaves, metadata = directory.load_policy(which)
         with report_wrong_types(str(directory.path / which)):
@@ -118,7 +118,7 @@ def read_policies(
             return StoredPolicies(*run, leaves, from_metadata(metadata), (), failed, None, which)
     leaves, record = checkpoints.load(steps, without=_replay_names(experiment))
     failed = failed_members(leaves["fault"])
-    if is_named:
+    if named is not None:
         scores = (record["evaluation"] or {}).get("score", ())
         return StoredPolicies(
             *run, leaves, experiment.members, scores, failed, steps, prefix=policy_files.LEARNER
@@ -186,9 +186,8 @@ def load_policy(stored: StoredPolicies, member: int, parts: Sequence[str] = ()) 
         has_replay = bool(_replay_names(experiment))
         learner = learner._replace(local=()) if has_replay else learner
 
-        def saved_policy(
-            config: AlgorithmConfig, saved: Learner
-        ) -> Policy:  # the compiled program makes only what it reads
+        # Compiled, so that of a replay only what the policy reads is made, which is nothing.
+        def saved_policy(config: AlgorithmConfig, saved: Learner) -> Policy:
             return policy(config, saved._replace(local=init(config).local) if has_replay else saved)
 
         saved = policy_files.restore(learner, stored.leaves, policy_files.LEARNER, member)
