@@ -212,7 +212,7 @@ def test_a_world_without_pictures_is_refused(tmp_path):
 
 def read_film(pictures, path):
     """The images that a GIF of some pictures holds, and the pictures with their captions."""
-    frames = [films.Frame(picture, f"#1   step {k}", False) for k, picture in enumerate(pictures)]
+    frames = [films.FilmFrame(picture, f"#1   step {k}", False) for k, picture in enumerate(pictures)]
     with films.write_whole_file(path) as file:
         assert films._write_gif(file, frames, 10) == len(frames)
     with Image.open(path) as film:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,6 @@ from shoal.runs.plan.experiment import Experiment
 from shoal.runs.plan.variants import number
 from shoal.runs.policies import recording
 from shoal.runs.policies.load import (
-    StoredPolicies,
     check_which,
     environment_for,
     load_policies,
@@ -182,7 +181,7 @@ class RunEvaluation:
         if asked.episodes_file and (obstacle := find_obstacle(Path(asked.episodes_file))):
             raise ShoalError(f"episodes_file={str(asked.episodes_file)!r} cannot be written: {obstacle}.")
         if asked.render:
-            recording.check_renderable(environment, asked.render, asked.render_episodes)
+            recording.check_renderable(environment, asked.render)
         if asked.plot:
             _check_plot(environment, Path(asked.plot))
         return asked
@@ -226,50 +225,109 @@ def evaluate_run(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
     asked = asked.of(experiment)
-    trained_in = training_experiment(directory, parameters)
-    stored = read_policies(directory, asked.which, asked.checkpoint, trained_in)
+    stored = read_policies(
+        directory, asked.which, asked.checkpoint, training_experiment(directory, parameters)
+    )
     policies = {
         k: _exploring(policy, asked.eval_epsilon, bool(asked.greedy))
         for k, policy in load_policies(stored, asked.run_seed, label, asked.memory_lasts).items()
     }
-    return _evaluate_policies(asked, experiment, stored, policies, tell)
-
-
-def _evaluate_policies(
-    asked: RunEvaluation,
-    experiment: Experiment,
-    stored: StoredPolicies,
-    policies: Mapping[int | str, TrainedPolicy],
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
-    """Return the results of `evaluate_run` for policies by their seeds, with its files written."""
-    environment, failed = experiment.environment, stored.failed_of(policies)
-    if asked.render:
-        one = next(iter(policies.values()))
-        _check_episode_memory("render_episodes", asked.render_episodes, environment, one)
-    if len(failed) == len(policies) and asked.run_seed is None and not asked.checkpoint:
-        names = ", ".join(map(str, failed))
-        raise ShoalError(
-            f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
-        )
-    results: dict[str, Any] = {"environment": experiment.environment_name, "which": stored.title}
-    results["failed"] = failed
-    if environment.num_agents > 1:
-        results["team_return"] = team_return_of(environment)
-    which = f"{len(policies)} polic{'y' if len(policies) == 1 else 'ies'}"
-    tell(f"evaluating {which} on {asked.episodes:,} episodes each")
-    # Where each has failed its policy was asked for by name, or is of a checkpoint.
-    places = [k for k, name in enumerate(policies) if name in failed] if len(failed) < len(policies) else ()
-    results |= _evaluate_each(asked, environment, policies, places)
+    results = _Evaluated(asked, experiment, policies, stored.failed_of(policies), tell).results()
     if stored.experiment.evolution.tuned:  # members that copied each other are no sample of runs
         results["interval"] = None
-    if asked.plot:
-        tell(f"evaluating with the memory cleared for {asked.plot}")
-        _plot_trials(asked, environment, results, policies)
-    if asked.render:
-        ranked = {k: policy for k, policy in policies.items() if k not in failed} or policies
-        results["rendered"] = _draw_best(asked, environment, results["metrics"], ranked, tell)
-    return results
+    return {"environment": experiment.environment_name, "which": stored.title, **results}
+
+
+class _Evaluated(NamedTuple):
+    """The policies of a run by the names of their members, which `evaluate_run` evaluates."""
+
+    asked: RunEvaluation  # with the settings of the run's evaluations
+    experiment: Experiment
+    policies: Mapping[int | str, TrainedPolicy]
+    failed: Sequence[int | str]  # the names of members that were not trained to the end
+    tell: Callable[[str], None]
+
+    def results(self) -> dict[str, Any]:
+        """Evaluate them and write the files."""
+        asked, environment, count = self.asked, self.experiment.environment, len(self.policies)
+        one = next(iter(self.policies.values()))
+        if asked.render:
+            _check_episode_memory("render_episodes", asked.render_episodes, environment, one)
+        has_any = len(self.failed) < count
+        if not has_any and asked.run_seed is None and not asked.checkpoint:
+            names = ", ".join(map(str, self.failed))
+            raise ShoalError(
+                f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
+            )
+        self.tell(
+            f"evaluating {count} polic{'y' if count == 1 else 'ies'} on {asked.episodes:,} episodes each"
+        )
+        max_steps = min(MAX_STEPS * (asked.consecutive or 1), arguments.LARGEST_INDEX)
+        per_episode = asked.episodes_file != ""
+        metrics = self.metrics(
+            self.policies, consecutive=asked.consecutive, max_steps=max_steps, per_episode=per_episode
+        )
+        if per_episode:
+            self.write_episodes([x.pop("episodes") for x in metrics.values()])
+        # Where each has failed its policy was asked for by name, or is of a checkpoint.
+        left_out = [k for k, name in enumerate(self.policies) if has_any and name in self.failed]
+        results = {
+            "failed": self.failed,
+            **({"team_return": team_return_of(environment)} if environment.num_agents > 1 else {}),
+            "mode": "greedy" if asked.greedy else "sampled",
+            "memory": one.memory_lasts,
+            "episodes": asked.episodes,
+            "max_steps": max_steps,
+            "metrics": metrics,
+            **score_statistics([x["return_mean"] for x in metrics.values()], left_out),
+            "by_episode": statistics_by_episode(list(metrics.values())),
+        }
+        if asked.plot:
+            self.tell(f"evaluating with the memory cleared for {asked.plot}")
+            self.plot_trials(results)
+        return results | ({"rendered": self.draw_best(metrics)} if asked.render else {})
+
+    def metrics(
+        self, policies: Mapping[int | str, TrainedPolicy], **further: Any
+    ) -> dict[int | str, dict[str, Any]]:
+        """Evaluate policies on the same episodes; `further` are arguments of `evaluate`."""
+        asked = self.asked
+        alike: dict[str, Any] = {"episodes": asked.episodes, "seed": asked.seed, "greedy": asked.greedy}
+        return {
+            k: evaluate(policy, self.experiment.environment, **alike, **further)
+            for k, policy in policies.items()
+        }
+
+    def write_episodes(self, of_members: list[dict[str, np.ndarray]]) -> None:
+        """Write the results of each episode to a file."""
+        arrays = {name: np.stack([x[name] for x in of_members]) for name in of_members[0]}
+        with write_whole_file(Path(self.asked.episodes_file)) as file:
+            np.savez(file, allow_pickle=False, members=np.array(list(map(str, self.policies))), **arrays)
+
+    def plot_trials(self, results: Mapping[str, Any]) -> None:
+        """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
+        has_memory = results["memory"] in ("trial", "run")
+        name = "memory of the whole trial" if has_memory else "no memory of the trial"
+        curves = {name: results["by_episode"]}
+        if has_memory:
+            cleared = {k: policy.with_memory_lasts("episode") for k, policy in self.policies.items()}
+            metrics = self.metrics(cleared)
+            curves["memory cleared with every episode"] = statistics_by_episode(list(metrics.values()))
+        seeds = f"{len(self.policies)} seeds" if len(self.policies) > 1 else "one seed"
+        title = f"{self.experiment.environment_name}, {seeds}, {self.asked.episodes} trials each"
+        series = {name: x["return"]["seeds"] for name, x in curves.items()}
+        pictures.plot_by_episode(Path(self.asked.plot), series, title)
+
+    def draw_best(self, metrics: Mapping[int | str, Mapping[str, float]]) -> dict[str, Any]:
+        """Draw the policy of the highest mean return that has not failed; its seed, and its `Rendered`."""
+        asked = self.asked
+        ranked = [k for k in self.policies if k not in self.failed] or list(self.policies)
+        best = max(ranked, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
+        policy = self.policies[best]
+        environment = struct.as_arrays(environment_for(policy, self.experiment.environment, {}))
+        settings = _check_episode_settings(asked.render_episodes, MAX_DRAWN_STEPS, asked.seed, asked.greedy)
+        rendered = _draw_episodes(policy, environment, Path(asked.render), self.tell, settings)
+        return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 
 @on_host
@@ -331,47 +389,6 @@ def _draw_episodes(
     return recording.draw_episodes(*played, path=path, tell=tell, **settings._asdict())
 
 
-def _evaluate_each(
-    asked: RunEvaluation,
-    environment: Environment,
-    policies: Mapping[int | str, TrainedPolicy],
-    failed: Collection[int],
-) -> dict[str, Any]:
-    """Build the result of `evaluate_run` for the policies of a run's seeds; write that of each episode to a file.
-
-    `failed` are the places of policies of seeds that failed, which have a return, and no score.
-    """
-    max_steps = min(MAX_STEPS * (asked.consecutive or 1), arguments.LARGEST_INDEX)
-    further: dict[str, Any] = {"consecutive": asked.consecutive, "max_steps": max_steps}
-    further["per_episode"] = asked.episodes_file != ""
-    metrics = _metrics_of(asked, environment, policies, **further)
-    if asked.episodes_file:
-        of_members = [x.pop("episodes") for x in metrics.values()]
-        arrays = {name: np.stack([x[name] for x in of_members]) for name in of_members[0]}
-        with write_whole_file(Path(asked.episodes_file)) as opened:
-            np.savez(opened, allow_pickle=False, members=np.array(list(map(str, metrics))), **arrays)
-    return {
-        "mode": "greedy" if asked.greedy else "sampled",
-        "memory": next(iter(policies.values())).memory_lasts,
-        "episodes": asked.episodes,
-        "max_steps": max_steps,
-        "metrics": metrics,
-        **score_statistics([x["return_mean"] for x in metrics.values()], failed),
-        "by_episode": statistics_by_episode(list(metrics.values())),
-    }
-
-
-def _metrics_of(
-    asked: RunEvaluation,
-    environment: Environment,
-    policies: Mapping[int | str, TrainedPolicy],
-    **further: Any,
-) -> dict[int | str, dict[str, Any]]:
-    """Evaluate policies on the same episodes; `further` are arguments of `evaluate`."""
-    alike: dict[str, Any] = {"episodes": asked.episodes, "seed": asked.seed, "greedy": asked.greedy}
-    return {k: evaluate(policy, environment, **alike, **further) for k, policy in policies.items()}
-
-
 def _check_plot(environment: Environment, path: Path) -> None:
     """Raise ShoalError unless the episodes of trials can be plotted by their index, and the plot be written."""
     space = environment.observation_space
@@ -382,41 +399,6 @@ def _check_plot(environment: Environment, path: Path) -> None:
     if obstacle := find_obstacle(path):
         raise ShoalError(f"plot={str(path)!r} cannot be written: {obstacle}.")
     figures.require_drawing(path)
-
-
-def _plot_trials(
-    asked: RunEvaluation,
-    environment: Environment,
-    results: Mapping[str, Any],
-    policies: Mapping[int | str, TrainedPolicy],
-) -> None:
-    """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
-    has_memory = results["memory"] in ("trial", "run")
-    curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
-    if has_memory:
-        cleared = {k: policy.with_memory_lasts("episode") for k, policy in policies.items()}
-        metrics = _metrics_of(asked, environment, cleared)
-        curves["memory cleared with every episode"] = statistics_by_episode(list(metrics.values()))
-    seeds = f"{len(policies)} seeds" if len(policies) > 1 else "one seed"
-    title = f"{results['environment']}, {seeds}, {results['episodes']} trials each"
-    series = {name: x["return"]["seeds"] for name, x in curves.items()}
-    pictures.plot_by_episode(Path(asked.plot), series, title)
-
-
-def _draw_best(
-    asked: RunEvaluation,
-    environment: Environment,
-    metrics: Mapping[int | str, Mapping[str, float]],
-    policies: Mapping[int | str, TrainedPolicy],
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
-    """Draw the policy of the highest mean return; its seed, and its `Rendered`."""
-    best = max(policies, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
-    policy = policies[best]
-    environment = struct.as_arrays(environment_for(policy, environment, {}))
-    settings = _check_episode_settings(asked.render_episodes, MAX_DRAWN_STEPS, asked.seed, asked.greedy)
-    rendered = _draw_episodes(policy, environment, Path(asked.render), tell, settings)
-    return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 
 def _exploring(policy: TrainedPolicy, eval_epsilon: object, greedy: bool) -> TrainedPolicy:

@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,8 @@ from shoal.base.numbers import format_number
 from shoal.engine.evaluation import EvaluationState, start_episodes, step_episodes
 from shoal.envs.base import can_render, draws_past, frames_per_second, render, unwrapped
 from shoal.monitor.progress import ignore_text
-from shoal.records.run_config import check_at_least
 from shoal.runs.policies import films, paraview
-from shoal.types import Array, Environment, PyTree, State, spec_of
+from shoal.types import AlgorithmConfig, Array, Environment, PyTree, State, spec_of
 
 STEPS_PER_CALL = 64  # of a compiled program
 
@@ -50,13 +49,12 @@ class Rendered:
     lengths: list[int]
 
 
-def check_renderable(environment: Environment, path: str | Path, episodes: int) -> Path:
+def check_renderable(environment: Environment, path: str | Path) -> Path:
     """Require that episodes of an environment can be drawn into a file, or written for ParaView; return its path.
 
     Raises:
-      ShoalError: the environment cannot be drawn, the file cannot be written, or `episodes` is less than 1.
+      ShoalError: the environment cannot be drawn, or the file cannot be written.
     """
-    check_at_least("render_episodes", episodes, 1)
     if Path(path).suffix.lower() == paraview.SUFFIX:
         return paraview.check_writable(environment, path)
     if not can_render(environment):
@@ -69,7 +67,7 @@ def check_renderable(environment: Environment, path: str | Path, episodes: int) 
 
 def draw_episodes(
     environment: Environment,
-    config: Any,
+    config: AlgorithmConfig,
     parameters: PyTree,
     key: Array,
     path: str | Path,
@@ -88,22 +86,22 @@ def draw_episodes(
     Raises:
       ShoalError: as `check_renderable`, or `render` does not return an image.
     """
-    path = check_renderable(environment, path, episodes)
+    path = check_renderable(environment, path)
     tell(f"playing {episodes} episodes for {path}")
     recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
-    tell_of_path = lambda text: tell(f"{text} for {path}")  # noqa: E731
     speed = frames_per_second(environment)
+    steps = _steps(recorded, lambda progress: tell(f"drawing picture {progress} for {path}"))
     if path.suffix.lower() == paraview.SUFFIX:
-        count = paraview.write_states(path, environment, _states(recorded, tell_of_path), speed)
+        count = paraview.write_states(path, environment, (state for _, _, state in steps), speed)
     else:
-        count = films.write_frames(path, _frames(environment, recorded, tell_of_path), speed)
+        count = films.write_frames(path, _frames(environment, recorded, steps), speed)
     returns = [float(episode.returned[-1]) for episode in recorded]
     return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
 
 
 def record_episodes(
     environment: Environment,
-    config: Any,
+    config: AlgorithmConfig,
     parameters: PyTree,
     key: Array,
     episodes: int,
@@ -123,7 +121,7 @@ def record_episodes(
 
 @functools.partial(jax.jit, static_argnames=("episodes",))
 def _start(
-    environment: Environment, config: Any, key: Array, episodes: int
+    environment: Environment, config: AlgorithmConfig, key: Array, episodes: int
 ) -> tuple[EvaluationState, StepRecord]:
     evaluation = start_episodes(environment, config.algorithm(spec_of(environment)), key, episodes)
     return evaluation, StepRecord(evaluation.state, evaluation.results.returned)
@@ -131,7 +129,11 @@ def _start(
 
 @functools.partial(jax.jit, static_argnames=("greedy",))
 def _play_steps(
-    environment: Environment, config: Any, parameters: PyTree, evaluation: EvaluationState, greedy: bool
+    environment: Environment,
+    config: AlgorithmConfig,
+    parameters: PyTree,
+    evaluation: EvaluationState,
+    greedy: bool,
 ) -> tuple[EvaluationState, StepRecord]:
     algorithm = config.algorithm(spec_of(environment))
 
@@ -147,43 +149,39 @@ def _to_host(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x if _is_key(x) else np.asarray(x), tree)
 
 
-def _concatenate(*parts: Any) -> Any:
+def _concatenate(*parts: Array) -> Array | np.ndarray:
     return jnp.concatenate(parts) if _is_key(parts[0]) else np.concatenate(parts)
 
 
-def _is_key(x: Any) -> bool:
+def _is_key(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _states(episodes: list[Episode], tell: Callable[[str], None]) -> Iterator[State]:
-    """Return the states of all episodes, one after the other."""
+def _steps(episodes: list[Episode], tell: Callable[[str], None]) -> Iterator[tuple[int, int, State]]:
+    """Yield the steps of all episodes, one after the other: the episode's index, the step's, and the state."""
     total = sum(len(episode.returned) for episode in episodes)
-    steps = ((episode, step) for episode in episodes for step in range(len(episode.returned)))
-    for number, (episode, step) in enumerate(steps, 1):
-        tell(f"writing state {number:,} of {total:,}")
-        yield jax.tree.map(lambda x, step=step: x[step], episode.states)
+    steps = ((index, step) for index, x in enumerate(episodes) for step in range(len(x.returned)))
+    for number, (index, step) in enumerate(steps, 1):
+        tell(f"{number:,} of {total:,}")
+        yield index, step, jax.tree.map(lambda x, step=step: x[step], episodes[index].states)
 
 
 def _frames(
-    environment: Environment, episodes: list[Episode], tell: Callable[[str], None]
-) -> Iterator[films.Frame]:
+    environment: Environment, episodes: list[Episode], steps: Iterable[tuple[int, int, State]]
+) -> Iterator[films.FilmFrame]:
     size: tuple[int, ...] = ()
-    num_drawn, total = 0, sum(len(episode.returned) for episode in episodes)
-    for number, episode in enumerate(episodes, 1):
-        past: list[State] = []
-        for step, returned in enumerate(episode.returned):
-            num_drawn += 1
-            tell(f"drawing picture {num_drawn:,} of {total:,}")
-            state = jax.tree.map(lambda x, step=step: jnp.asarray(x[step]), episode.states)
-            picture = render(environment, state, past)
-            if draws_past(environment):
-                past.append(state)
-            size = size or picture.shape
-            if picture.shape != size:
-                raise ShoalError(
-                    f"{type(unwrapped(environment)).__name__}.render returned pictures of {size[:2]} and of "
-                    f"{picture.shape[:2]} pixels; all must be of one size."
-                )
-            caption = f"#{number}   step {step}   return {format_number(returned)}"
-            yield films.Frame(picture, caption, step == len(episode.returned) - 1)
-    tell(f"writing {total:,} pictures")
+    past: list[State] = []
+    for index, step, of_host in steps:
+        state, returned = jax.tree.map(jnp.asarray, of_host), episodes[index].returned
+        past = past if step else []
+        picture = render(environment, state, past)
+        if draws_past(environment):
+            past.append(state)
+        size = size or picture.shape
+        if picture.shape != size:
+            raise ShoalError(
+                f"{type(unwrapped(environment)).__name__}.render returned pictures of {size[:2]} and of "
+                f"{picture.shape[:2]} pixels; all must be of one size."
+            )
+        caption = f"#{index + 1}   step {step}   return {format_number(returned[step])}"
+        yield films.FilmFrame(picture, caption, step == len(returned) - 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.engine.run import Run, policy_of
-from shoal.runs.policies.policy_files import LEARNER
+from shoal.runs.policies.policy_files import LEARNER, leaves_below
 from shoal.types import Learner, PyTree, contract, spec_of
 
 # A run's last policies as saved, by name, each with a leading seed axis.
@@ -47,7 +47,7 @@ def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Ru
     been checked (`check_inherit`).
     """
     members = population.updates.shape[0]
-    saved = {
+    saved: dict[str, Any] = {
         name: x[np.arange(members) % seeds % len(x)] for name, x in learner_leaves(leaves, source).items()
     }
     learner, policy = jax.vmap(_inherit_with_policy)(population, saved)
@@ -70,14 +70,12 @@ def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Lear
     return learner, policy_of(dataclasses.replace(run, learner=learner))
 
 
-def learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
+def learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, np.ndarray]:
     """Return the leaves of the learner that a run saved, by their names within `learner.shared`.
 
     Raises:
       ShoalError: there are none.
     """
-    prefix = f"{LEARNER}/"
-    found = {name.removeprefix(prefix): x for name, x in leaves.items() if name.startswith(prefix)}
-    if not found:
+    if not (found := leaves_below(leaves, f"{LEARNER}/")):
         raise ShoalError(f"from={source!r} cannot be used: the run saved nothing of what it had learned.")
     return found
