@@ -130,7 +130,7 @@ def test_functions_act_for_their_roles():
             {"environment": "probe/team", "role": 2},
             "role=2 is not one of the world's: 0, 1",
         ),
-        (("random", 3), {"environment": "probe/team"}, "second=3 is not a run, policy, 'random' or function"),
+        (("random", 3), {"environment": "probe/team"}, "second=3 is of type int, not a path"),
         (("random", "missing"), {"environment": "probe/team"}, "missing"),
         (
             (lambda observation, key: jnp.zeros(2, jnp.int32), "random"),

@@ -42,15 +42,22 @@ RANDOM = "random"
 Opponent = str | Path | TrainedPolicy | Sequence[TrainedPolicy] | Callable[[Any, jax.Array], Any]
 
 
+Player = TrainedPolicy | RandomPlayer | ScriptedPlayer
+
+
 class _Given(NamedTuple):
     """One side as the caller named it."""
 
     name: str
     seeds: list[int | str]  # the seeds of the run's policies, or numbers
-    players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
+    players: list[Player]  # policies, or one of another kind
     which: str = ""  # "best" or "last", for a run
     run: RunDirectory | None = None
     failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end, left out
+
+    def as_json(self) -> dict[str, object]:
+        """Return the entries of the result that name the side."""
+        return {"name": self.name, "which": self.which, "seeds": self.seeds, "failed": list(self.failed)}
 
 
 @on_host
@@ -110,8 +117,8 @@ def cross_play(
         "mode": "greedy" if greedy else "sampled",
         **sizes,
         "unfinished": float(unfinished.mean()),
-        "first": _description(given[0], [role]),
-        "second": _description(given[1], others),
+        "first": given[0].as_json() | {"roles": [role]},
+        "second": given[1].as_json() | {"roles": others},
         "returns": {k: _statistics(agents[..., np.equal(world.roles, k)]) for k in [role, *others]},
     }
 
@@ -138,7 +145,13 @@ def _play(
         return jax.device_get(play_pairs(struct.as_arrays(world), *sides, key, **options))
 
 
-def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Mapping[str, Any]) -> _Given:
+def _side(
+    argument: str,
+    value: object,
+    checkpoint: int | str | Choice | None,
+    which: str,
+    parameters: Mapping[str, Any],
+) -> _Given:
     """Return the players of one side.
 
     Raises:
@@ -154,11 +167,6 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
         value = import_object(value)
     if callable(value) and not isinstance(value, type):
         return _Given(import_name(value), [0], [ScriptedPlayer(value)])
-    if not isinstance(value, str | Path):
-        raise ShoalError(
-            f"{argument}={arguments.short_repr(value)} is not a run, policy, 'random' or function (observation, key) "
-            "-> action."
-        )
     directory = RunDirectory.open(arguments.path(argument, value))
     stored = read_policies(directory, which, checkpoint, training_experiment(directory, parameters))
     policies = load_policies(stored)
@@ -169,16 +177,6 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
             f"{argument}={str(value)!r}: each seed had a number that was not finite; none can play."
         )
     return _Given(str(value), list(policies), list(policies.values()), stored.title, directory, failed)
-
-
-def _description(side: _Given, roles: list[int]) -> dict[str, Any]:
-    return {
-        "name": side.name,
-        "which": side.which,
-        "seeds": side.seeds,
-        "failed": list(side.failed),
-        "roles": roles,
-    }
 
 
 def _world(
@@ -219,7 +217,7 @@ def _agents_of(world: Environment, role: int) -> tuple[int, ...]:
     return tuple(agent for agent, other in enumerate(roles) if other == role)
 
 
-def _config(player: Any) -> Any:
+def _config(player: Player) -> Any:
     return player.config if isinstance(player, TrainedPolicy) else player
 
 

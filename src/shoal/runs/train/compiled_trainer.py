@@ -106,7 +106,8 @@ def compile_run(
             placed = _place(evaluation_environments, shapes.evaluation_environment)
             population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
-            population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
+            given = environments, configs, updates, evaluation_environments
+            population = restore(_with_arguments(shapes, given))
             if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(population.learner.local)):
                 local = _started(start_program, arguments, options).learner.local
                 population = _with_empty_replay(population, local, layout)
@@ -173,21 +174,10 @@ def memory_of_training(
     return compiled.memory_analysis()
 
 
-def _with_arguments(
-    shapes: Run,
-    environments: Environment,
-    configs: AlgorithmConfig,
-    total_updates: np.ndarray,
-    evaluation_environments: Environment | tuple[()],
-) -> Run:
+def _with_arguments(shapes: Run, arguments: tuple[PyTree, ...]) -> Run:
     """Put the arguments of a run into its shapes, as arrays in their places."""
-    parts = {
-        "environment": environments,
-        "config": configs,
-        "total_updates": total_updates,
-        "evaluation_environment": evaluation_environments,
-    }
-    placed = {name: _place(part, getattr(shapes, name)) for name, part in parts.items()}
+    names = ("environment", "config", "total_updates", "evaluation_environment")
+    placed = {name: _place(x, getattr(shapes, name)) for name, x in zip(names, arguments, strict=True)}
     return dataclasses.replace(shapes, **placed)
 
 

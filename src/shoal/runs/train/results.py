@@ -167,14 +167,14 @@ def summarise(
     steps = history.updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
     environment = experiment.environment
-    further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
     failed = _failures(experiment, trained)
+    by_seed = {name: x.tolist() for name, x in trained.absolute.items()}
+    final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
+    further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
     if environment.num_agents > 1:
         further["agents"] = _agents(environment, steps)
     if run.score != "return_mean":
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
-    by_seed = {name: x.tolist() for name, x in trained.absolute.items()}
-    final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
     if history.stopped:
         further["stopped"] = history.stopped
     if experiment.variants:

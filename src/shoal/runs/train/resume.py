@@ -23,8 +23,8 @@ from shoal.records.metrics_file import METRICS, Mark, find_damage
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train.checkpointing import replay_of, restored, saved_leaves
+from shoal.types import AlgorithmConfig
 
-# Settings that describe a run to people, in which a repeated command may differ from the one before.
 # What a population has besides the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",
@@ -63,21 +63,24 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     """
     now = asked.as_json()
     _check_complete(path, saved, now)
+    # Settings that describe a run to people may differ from those of the command before.
     repeated = {"run_dir", *settings.names_where(asked.run, lambda setting: setting.field.use.describes)}
+    differences = []
     for part in ("environment", "algorithm", "run"):
-        before = {**saved[part], **saved.get("asked", {}).get(part, {})}
-        for name in [*before, *(name for name in now[part] if name not in before)]:
-            if name not in repeated and before.get(name) != now[part].get(name):
-                raise ShoalError(
-                    f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
-                    f"{now[part].get(name)!r} was asked for; name a new directory, or continue with `shoal resume`."
-                )
-    for name, what in POPULATION.items():
-        if saved.get(name) != now.get(name):
-            raise ShoalError(
-                f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
-                "continue with `shoal resume`."
-            )
+        before, after = {**saved[part], **saved.get("asked", {}).get(part, {})}, now[part]
+        differences += [
+            f"{name}={before.get(name)!r} there, and {after.get(name)!r} was asked for"
+            for name in {**before, **after}
+            if name not in repeated and before.get(name) != after.get(name)
+        ]
+    differences += [
+        f"{what} than was asked for" for name, what in POPULATION.items() if saved.get(name) != now.get(name)
+    ]
+    if differences:
+        raise ShoalError(
+            f"run directory {str(path)!r} holds another run: {differences[0]}; name a new directory, or continue with "
+            "`shoal resume`."
+        )
 
 
 def _check_complete(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -147,7 +150,7 @@ def check_budget(directory: RunDirectory, run: RunConfig, made: int, *, is_new: 
         raise ShoalError(f"total_steps={run.total_steps} {what}; give more than {made}.")
 
 
-def check_refill(run: RunConfig, config: Any, steps: int) -> None:
+def check_refill(run: RunConfig, config: AlgorithmConfig, steps: int) -> None:
     """Require that a run which resumes without its replay learns: that a gradient step follows the refill.
 
     A run that has learned before may come to its end without one, which is said on standard error, with --quiet too.
@@ -161,12 +164,9 @@ def check_refill(run: RunConfig, config: Any, steps: int) -> None:
     if not {"learning_starts", "train_frequency"} <= values.keys():
         return
     starts, every, rollout = values["learning_starts"], values["train_frequency"], run.steps_per_update
-    refilled = (
-        steps + max(-(-starts // rollout) - 1, 0) * rollout
-    )  # the first step of the update that may learn
-    due = (
-        max(-(-refilled // every), starts // every + 1) * every
-    )  # the first from there that calls for a gradient step
+    # The first step of the update that may learn, and the first from there that calls for a gradient step.
+    refilled = steps + max(-(-starts // rollout) - 1, 0) * rollout
+    due = max(-(-refilled // every), starts // every + 1) * every
     if due >= run.total_updates * rollout > steps:
         sentence = (
             f"learning_starts={starts} leaves no gradient step in what is left of total_steps={run.total_steps}, since "
@@ -242,10 +242,7 @@ def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:
 
 
 def save_changes(
-    directory: RunDirectory,
-    experiment: Experiment,
-    changes: Mapping[str, list],
-    steps: int,
+    directory: RunDirectory, experiment: Experiment, changes: Mapping[str, list], steps: int
 ) -> None:
     """Write the settings of a resumed run into its `config.json`, and their changes into the history there."""
     saved = directory.load_config()
@@ -366,9 +363,7 @@ class Restoration:
     @property
     def source(self) -> str:
         """The name of the state from which the run continues, for a message."""
-        return (
-            "the checkpoint" if self.named is None else f"the checkpoint of run {str(self.directory.path)!r}"
-        )
+        return "the checkpoint" + ("" if self.named is None else f" of run {str(self.directory.path)!r}")
 
     def begin(self, directory: RunDirectory) -> None:
         """Write the rows up to the checkpoint into the directory of a run that resumes another one."""
