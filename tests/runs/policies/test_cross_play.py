@@ -123,7 +123,7 @@ def test_functions_act_for_their_roles():
 @pytest.mark.parametrize(
     ("sides", "settings", "sentence"),
     [
-        (("random", "random"), {}, "environment=None is that of a run or policy"),
+        (("random", "random"), {}, "no environment was named; give one such as CartPole-v1, or a policy"),
         (("random", "random"), {"environment": "CartPole-v1"}, r"roles=\(\) of the world are not"),
         (
             ("random", "random"),

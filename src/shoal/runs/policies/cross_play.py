@@ -19,7 +19,6 @@ from shoal.config import arguments, struct
 from shoal.config.traced import on_host
 from shoal.engine.players import RandomPlayer, ScriptedPlayer, Side, play_pairs
 from shoal.envs.describing import describe
-from shoal.envs.given import environment_of
 from shoal.monitor.progress import ignore_text
 from shoal.records import scores
 from shoal.records.checkpoint_record import Choice
@@ -195,10 +194,8 @@ def _world(
             environment, environment_parameters=parameters, config_file=runs[0].path, overrides={}
         )
         name, world, mode = experiment.environment_name, experiment.environment, experiment.run.eval_mode
-    elif environment is None and not policies:
-        raise ShoalError("environment=None is that of a run or policy, and there is none; name one.")
     else:
-        world = environment_of(policies[0].environment if environment is None else environment, parameters)
+        world = environment_for(policies[0] if policies else None, environment, parameters)
         name = environment if isinstance(environment, str) else describe(world).name
     for policy in policies:
         environment_for(policy, world, {})

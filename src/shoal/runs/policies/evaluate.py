@@ -41,7 +41,7 @@ from shoal.runs.policies.load import (
     read_policies,
     training_experiment,
 )
-from shoal.runs.policies.recording import Rendered
+from shoal.runs.policies.recording import EpisodeSettings, Rendered
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import memory_limits
 from shoal.types import EPISODE_ENDED, AlgorithmConfig, Environment, PyTree, spec_of
@@ -326,7 +326,7 @@ class _Evaluated(NamedTuple):
         policy = self.policies[best]
         environment = struct.as_arrays(environment_for(policy, self.experiment.environment, {}))
         settings = _check_episode_settings(asked.render_episodes, MAX_DRAWN_STEPS, asked.seed, asked.greedy)
-        rendered = _draw_episodes(policy, environment, Path(asked.render), self.tell, settings)
+        rendered = recording.draw_episodes(policy, environment, asked.render, settings, self.tell)
         return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 
@@ -373,20 +373,9 @@ def render(
     _check_episode_memory("episodes", settings.episodes, environment, policy)
     with memory_limits.report_out_of_memory():
         if not progress:
-            return _draw_episodes(policy, environment, path, ignore_text, settings)
+            return recording.draw_episodes(policy, environment, path, settings)
         with Activity() as activity:
-            return _draw_episodes(policy, environment, path, activity.describe, settings)
-
-
-def _draw_episodes(
-    policy: TrainedPolicy,
-    environment: Environment,
-    path: Path,
-    tell: Callable[[str], None],
-    settings: "_EpisodeSettings",
-) -> Rendered:
-    played = environment, policy.config, policy.parameters
-    return recording.draw_episodes(*played, path=path, tell=tell, **settings._asdict())
+            return recording.draw_episodes(policy, environment, path, settings, activity.describe)
 
 
 def _check_plot(environment: Environment, path: Path) -> None:
@@ -428,21 +417,12 @@ def _exploring(policy: TrainedPolicy, eval_epsilon: object, greedy: bool) -> Tra
     return dataclasses.replace(policy, config=config)
 
 
-class _EpisodeSettings(NamedTuple):
-    """The settings of evaluation episodes, validated."""
-
-    key: jax.Array
-    episodes: int
-    max_steps: int
-    greedy: bool
-
-
 def _check_episode_settings(
     episodes: object, max_steps: object, seed: object, greedy: object
-) -> _EpisodeSettings:
+) -> EpisodeSettings:
     """Raise ShoalError unless these settings of episodes are possible."""
     largest = arguments.LARGEST_INDEX
-    return _EpisodeSettings(
+    return EpisodeSettings(
         jax.random.key(arguments.seed("seed", seed)),
         arguments.whole_number("episodes", episodes, 1, largest),
         arguments.whole_number("max_steps", max_steps, 1, largest),

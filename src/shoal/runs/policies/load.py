@@ -251,19 +251,23 @@ def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
 
 
 def environment_for(
-    policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
+    policy: TrainedPolicy | None, environment: str | Environment | None, parameters: Mapping[str, Any]
 ) -> Environment:
-    """Return the environment that a policy will act in, its own if none is named.
+    """Return the environment that a policy will act in, its own if none is named, or that of no policy.
 
     Raises:
-      ShoalError: as `environment_of`, or its spaces or its number of agents are not the policy's. Agents that all have
-        the same parameters, and are not shown their number, may be more or fewer.
+      ShoalError: as `environment_of`, there is none, or its spaces or its number of agents are not the policy's. Agents
+        that all have the same parameters, and are not shown their number, may be more or fewer.
     """
     name = environment if isinstance(environment, str) else ""
-    environment = environment_of(policy.environment if environment is None else environment, parameters)
+    if environment is None:
+        if policy is None:
+            raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
+        environment = policy.environment
+    environment = environment_of(environment, parameters)
     require_contract(environment, name)
     spec = spec_of(environment)
-    if spec != policy.spec and not policy.acts_in(spec):
+    if policy is not None and spec != policy.spec and not policy.acts_in(spec):
         different = [name for name in spec._fields if getattr(spec, name) != getattr(policy.spec, name)]
         here, there = (
             ", ".join(f"{name}={getattr(x, name)}" for name in different) for x in (spec, policy.spec)

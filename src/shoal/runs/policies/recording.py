@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,23 +16,26 @@ from shoal.engine.evaluation import EvaluationState, start_episodes, step_episod
 from shoal.envs.base import can_render, draws_past, frames_per_second, render, unwrapped
 from shoal.monitor.progress import ignore_text
 from shoal.runs.policies import films, paraview
+from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import AlgorithmConfig, Array, Environment, PyTree, State, spec_of
 
 STEPS_PER_CALL = 64  # of a compiled program
 
 
+class EpisodeSettings(NamedTuple):
+    """The settings of episodes that are played, validated."""
+
+    key: Array
+    episodes: int
+    max_steps: int
+    greedy: bool
+
+
 class StepRecord(NamedTuple):
-    """Recorded steps, with a leading axis of steps and one of episodes: the start, and what followed."""
+    """Recorded steps, the start and what followed: [steps, episodes, ...]; of one episode of T steps, [T + 1, ...]."""
 
     state: State
-    returned: Array  # return so far
-
-
-class Episode(NamedTuple):
-    """One recorded episode of T steps, [T + 1, ...] each."""
-
-    states: PyTree
-    returned: np.ndarray  # return so far
+    returned: Array | np.ndarray  # return so far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,15 +69,10 @@ def check_renderable(environment: Environment, path: str | Path) -> Path:
 
 
 def draw_episodes(
+    policy: TrainedPolicy,
     environment: Environment,
-    config: AlgorithmConfig,
-    parameters: PyTree,
-    key: Array,
     path: str | Path,
-    *,
-    episodes: int,
-    max_steps: int,
-    greedy: bool,
+    settings: EpisodeSettings,
     tell: Callable[[str], None] = ignore_text,
 ) -> Rendered:
     """Play episodes and draw them into a file, one after the other.
@@ -82,41 +80,38 @@ def draw_episodes(
     With the same key they are the first that `evaluation.play_episodes` plays, up to rounding.
 
     Args:
+      environment: whose numbers are arrays.
       path: ends in .gif, .mp4 or .png (the first image alone), or .pvd for ParaView.
     Raises:
       ShoalError: as `check_renderable`, or `render` does not return an image.
     """
     path = check_renderable(environment, path)
-    tell(f"playing {episodes} episodes for {path}")
-    recorded = record_episodes(environment, config, parameters, key, episodes, max_steps, greedy)
+    tell(f"playing {settings.episodes} episodes for {path}")
+    recorded = record_episodes(policy, environment, settings)
+    tell_of_path = lambda text: tell(f"{text} for {path}")  # noqa: E731
     speed = frames_per_second(environment)
-    steps = _steps(recorded, lambda progress: tell(f"drawing picture {progress} for {path}"))
     if path.suffix.lower() == paraview.SUFFIX:
-        count = paraview.write_states(path, environment, (state for _, _, state in steps), speed)
+        states = (state for _, _, state in _steps(recorded, "writing state", tell_of_path))
+        count = paraview.write_states(path, environment, states, speed)
     else:
-        count = films.write_frames(path, _frames(environment, recorded, steps), speed)
+        count = films.write_frames(path, _frames(environment, recorded, tell_of_path), speed)
     returns = [float(episode.returned[-1]) for episode in recorded]
     return Rendered(path, count, returns, [len(episode.returned) - 1 for episode in recorded])
 
 
 def record_episodes(
-    environment: Environment,
-    config: AlgorithmConfig,
-    parameters: PyTree,
-    key: Array,
-    episodes: int,
-    max_steps: int,
-    greedy: bool,
-) -> list[Episode]:
-    """Play one episode in each of `episodes` environments and record their states."""
-    evaluation, records = _start(environment, config, key, episodes)
+    policy: TrainedPolicy, environment: Environment, settings: EpisodeSettings
+) -> list[StepRecord]:
+    """Play one episode in each of several environments and record their states."""
+    config, max_steps = policy.config, settings.max_steps
+    evaluation, records = _start(environment, config, settings.key, settings.episodes)
     parts = [_to_host(jax.tree.map(lambda x: x[None], records))]
     while evaluation.step < max_steps and not evaluation.timestep.last.all():
-        evaluation, records = _play_steps(environment, config, parameters, evaluation, greedy)
+        evaluation, records = _play_steps(environment, config, policy.parameters, evaluation, settings.greedy)
         parts.append(_to_host(records))
     stacked = jax.tree.map(_concatenate, *parts)
     lengths = np.minimum(np.asarray(evaluation.results.length, int), max_steps)
-    return [Episode(*jax.tree.map(lambda x, i=i, n=n: x[: n + 1, i], stacked)) for i, n in enumerate(lengths)]
+    return [jax.tree.map(lambda x, i=i, n=n: x[: n + 1, i], stacked) for i, n in enumerate(lengths)]
 
 
 @functools.partial(jax.jit, static_argnames=("episodes",))
@@ -157,21 +152,23 @@ def _is_key(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _steps(episodes: list[Episode], tell: Callable[[str], None]) -> Iterator[tuple[int, int, State]]:
+def _steps(
+    episodes: list[StepRecord], what: str, tell: Callable[[str], None]
+) -> Iterator[tuple[int, int, State]]:
     """Yield the steps of all episodes, one after the other: the episode's index, the step's, and the state."""
     total = sum(len(episode.returned) for episode in episodes)
     steps = ((index, step) for index, x in enumerate(episodes) for step in range(len(x.returned)))
     for number, (index, step) in enumerate(steps, 1):
-        tell(f"{number:,} of {total:,}")
-        yield index, step, jax.tree.map(lambda x, step=step: x[step], episodes[index].states)
+        tell(f"{what} {number:,} of {total:,}")
+        yield index, step, jax.tree.map(lambda x, step=step: x[step], episodes[index].state)
 
 
 def _frames(
-    environment: Environment, episodes: list[Episode], steps: Iterable[tuple[int, int, State]]
+    environment: Environment, episodes: list[StepRecord], tell: Callable[[str], None]
 ) -> Iterator[films.FilmFrame]:
     size: tuple[int, ...] = ()
     past: list[State] = []
-    for index, step, of_host in steps:
+    for index, step, of_host in _steps(episodes, "drawing picture", tell):
         state, returned = jax.tree.map(jnp.asarray, of_host), episodes[index].returned
         past = past if step else []
         picture = render(environment, state, past)
@@ -183,5 +180,6 @@ def _frames(
                 f"{type(unwrapped(environment)).__name__}.render returned pictures of {size[:2]} and of "
                 f"{picture.shape[:2]} pixels; all must be of one size."
             )
-        caption = f"#{index + 1}   step {step}   return {format_number(returned[step])}"
+        caption = f"#{index + 1}   step {step}   return {format_number(float(returned[step]))}"
         yield films.FilmFrame(picture, caption, step == len(returned) - 1)
+    tell(f"writing {sum(len(episode.returned) for episode in episodes):,} pictures")
