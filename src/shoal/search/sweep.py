@@ -30,7 +30,7 @@ from shoal.runs.policies.load import load
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import compiled_trainer, memory_limits, placement
 from shoal.runs.train.drive import run_experiment
-from shoal.runs.train.planning import CallOptions, is_metric_name
+from shoal.runs.train.planning import Caller, is_metric_name
 from shoal.search import memory_fit, search_report
 from shoal.search.casting import cast_space
 from shoal.search.grouping import (
@@ -119,16 +119,14 @@ class Sweep:
         return load(self.path, which, seed=seed, label=label)
 
 
-def run_sweep(
-    request: Request, space: Space, options: SweepOptions, call: CallOptions | None = None
-) -> Sweep:
+def run_sweep(request: Request, space: Space, options: SweepOptions, call: Caller | None = None) -> Sweep:
     """Train the points of a space, rank them, and train the best again; one that was interrupted resumes.
 
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the sweep, which is saved.
     """
-    call = CallOptions() if call is None else call
+    call = Caller() if call is None else call
     request, base, space = check_request(request, space, options)
     points = space.points(options.samples, options.sample_seed, sobol=options.sobol)
     candidates = [Candidate(label_of(index, point), point) for index, point in enumerate(points)]
@@ -196,7 +194,7 @@ def _plan(
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
     options: SweepOptions,
-    call: CallOptions,
+    call: Caller,
 ) -> list[Planned]:
     """Divide the settings among runs: those of the sweep so far as they were, the others in new ones.
 
@@ -360,7 +358,7 @@ class SweepProgress:
 
 
 def train_all(
-    planned: Sequence[Planned], objective: str, call: CallOptions, after_each: Callable[[], object]
+    planned: Sequence[Planned], objective: str, call: Caller, after_each: Callable[[], object]
 ) -> None:
     """Train the runs that are not finished, one after the other."""
     todo = [run for run in planned if not run.is_finished]
@@ -440,7 +438,7 @@ def confirm(
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
     options: SearchOptions,
-    call: CallOptions,
+    call: Caller,
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters.
 

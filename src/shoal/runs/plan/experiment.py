@@ -75,7 +75,11 @@ class Experiment:
             return {}
         expected = settings.flat(usual.config) | settings.flat(usual.run)
         own = settings.flat(self.config if self.unresolved_config is None else self.unresolved_config)
-        telling = {x for part in (self.run, self.config) for x in settings.names_where(part, _tells_apart)}
+        telling = {
+            x
+            for part in (self.run, self.config)
+            for x in settings.names_where(part, lambda x: x.field.use.tells_apart)
+        }
         found = {
             setting: json_value(value)
             for setting, value in (own | settings.flat(self.run)).items()
@@ -320,7 +324,3 @@ def shown(environment: Environment, run: RunConfig) -> Environment:
                 f"observation is a {type(space).__name__}; leave it out."
             )
     return Shown(environment, *names.values()) if any(names.values()) else environment
-
-
-def _tells_apart(setting: settings.Setting) -> bool:
-    return setting.field.use.tells_apart

@@ -106,8 +106,7 @@ def compile_run(
             placed = _place(evaluation_environments, shapes.evaluation_environment)
             population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
-            given = environments, configs, updates, evaluation_environments
-            population = restore(_with_arguments(shapes, given))
+            population = restore(_with_arguments(shapes, (*arguments[1:], evaluation_environments)))
             if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(population.learner.local)):
                 local = _started(start_program, arguments, options).learner.local
                 population = _with_empty_replay(population, local, layout)

@@ -33,7 +33,7 @@ from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_ru
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
 from shoal.runs.train.pieces import TrainedPopulation
-from shoal.runs.train.planning import CallOptions, Plan, note_duration, plan_run
+from shoal.runs.train.planning import Caller, Plan, note_duration, plan_run
 from shoal.runs.train.results import TrainedRun, finished_run, summarise
 from shoal.runs.train.resume import Finished, Restoration
 from shoal.types import Environment
@@ -42,7 +42,7 @@ from shoal.xla.facts import machine_facts
 Origin = Restoration | Finished  # the saved state that a run resumes from
 
 
-def run_experiment(experiment: Experiment, call: CallOptions | None = None) -> TrainedRun:
+def run_experiment(experiment: Experiment, call: Caller | None = None) -> TrainedRun:
     """Run an experiment and write its run directory; one that holds this run already is resumed, or read if finished.
 
     Args:
@@ -54,7 +54,7 @@ def run_experiment(experiment: Experiment, call: CallOptions | None = None) -> T
       Interrupted: a signal ended the run, which is saved.
     """
     experiment.run.validate()
-    call = CallOptions() if call is None else call
+    call = Caller() if call is None else call
     with signals.handle() as stop:
         stop.phase(signals.Phase.STARTING)
         if not resume.holds_run(experiment.run.run_dir):
@@ -86,7 +86,7 @@ def resume_run(
     *,
     functions: Mapping[str, Any],
     overrides: Mapping[str, Any],
-    call: CallOptions,
+    call: Caller,
     finished: Finished | None = None,
     from_step: str = "",
 ) -> TrainedRun:
@@ -145,7 +145,7 @@ def resume_run(
 def _run(
     experiment: Experiment,
     stop: signals.Interruption,
-    call: CallOptions,
+    call: Caller,
     directory: RunDirectory | None = None,
     changes: Mapping[str, list] = MappingProxyType({}),
     finished: Finished | None = None,
@@ -271,7 +271,7 @@ def save_run(
     trained: TrainedPopulation,
     absolute: Future[EvaluationPrograms] | None,
     supervisor: RunSupervisor,
-    call: CallOptions,
+    call: Caller,
 ) -> TrainedRun:
     """Save all files of a trained run, the policies first; the last evaluation follows them.
 
@@ -294,7 +294,9 @@ def save_run(
     if absolute is not None:
         trained = pieces.with_absolute_metric(trained, absolute, supervisor)
         supervisor.begins(signals.Phase.SAVING)
-    summary = summarise(experiment, trained, call.import_seconds, path=directory.path, command=call.command)
+    summary = summarise(
+        experiment, trained, import_seconds=call.import_seconds, path=directory.path, command=call.command
+    )
     summary |= {"resumed_from": dict(experiment.resumed_from)} if experiment.resumed_from else {}
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained)
@@ -334,7 +336,7 @@ def _writing(
     origin: Origin | None,
     history: History,
     stop: signals.Interruption,
-    call: CallOptions,
+    call: Caller,
     companions: Companions,
 ) -> Iterator[RunSupervisor]:
     """Write the progress of a run; a new one that fails before anything can be kept leaves nothing behind."""
@@ -383,9 +385,7 @@ def _source(plan: Plan) -> Restoration | None:
     return Restoration(RunDirectory.open(source["run"]), plan.identity, signals.say, source["step"])
 
 
-def _origin(
-    plan: Plan, directory: RunDirectory, finished: Finished | None, call: CallOptions
-) -> Origin | None:
+def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call: Caller) -> Origin | None:
     """Return the saved state that a run resumes from; None where it has none yet, and restarts.
 
     Raises:
@@ -412,7 +412,7 @@ def _origin(
     return source
 
 
-def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: CallOptions) -> None:
+def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: Caller) -> None:
     """Say from where a run resumes, what changes, and whether it continues bit for bit."""
     run = plan.experiment.run
     changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())

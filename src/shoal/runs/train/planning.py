@@ -24,8 +24,8 @@ from shoal.xla.jax_settings import require_usable
 LONG_SECONDS = 600  # a run that takes longer says so before it begins
 
 
-class CallOptions(NamedTuple):
-    """The options of a call that trains."""
+class Caller(NamedTuple):
+    """Who trains: a command, or a function of `import shoal`; and what follows the run, as the caller asks."""
 
     progress: bool = True  # whether anything is printed
     import_seconds: float = 0.0  # the duration of the imports, for the summary
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     is_new: bool  # else it is resumed in its directory
 
 
-def note_duration(plan: Plan, call: CallOptions) -> None:
+def note_duration(plan: Plan, call: Caller) -> None:
     """Say how long a run takes by the speed that was measured with its preset, where that is more than ten minutes."""
     experiment, run = plan.experiment, plan.experiment.run
     name, trials = experiment.environment_name, bool(experiment.environment_parameters.get(TRIAL))
@@ -70,7 +70,7 @@ def note_duration(plan: Plan, call: CallOptions) -> None:
 
 
 def plan_run(
-    experiment: Experiment, call: CallOptions, *, is_new: bool = True, changes: Iterable[str] = ()
+    experiment: Experiment, call: Caller, *, is_new: bool = True, changes: Iterable[str] = ()
 ) -> Plan:
     """Decide the settings that depend on the machine, and refuse those that cannot work, before anything compiles.
 

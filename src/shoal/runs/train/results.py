@@ -131,28 +131,18 @@ def _failures(experiment: Experiment, trained: pieces.TrainedPopulation) -> dict
 
 def _started_time(path: Path) -> float | None:
     """Return when a run wrote its first row of metrics, in seconds since the epoch; None if that is not known."""
-    with contextlib.suppress(ShoalError):
-        time = first_row(path).get("time")
-        return float(time) if isinstance(time, float | int) else None
+    with contextlib.suppress(ShoalError, TypeError, KeyError):
+        return float(first_row(path)["time"])
     return None
-
-
-def _agents(environment: Environment, steps: int) -> dict[str, Any]:
-    """Return the entry in a summary about the agents of an environment that has several."""
-    return {
-        "count": environment.num_agents,
-        "team_return": team.team_return_of(environment),
-        "agent_steps_per_seed": steps * environment.num_agents,
-    }
 
 
 def summarise(
     experiment: Experiment,
     trained: pieces.TrainedPopulation,
-    import_seconds: float,
     *,
-    path: Path | None = None,
-    command: str | None = None,
+    import_seconds: float,
+    path: Path,
+    command: str | None,
 ) -> dict[str, Any]:
     """Build the summary of a finished run.
 
@@ -171,8 +161,9 @@ def summarise(
     by_seed = {name: x.tolist() for name, x in trained.absolute.items()}
     final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
     further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
-    if environment.num_agents > 1:
-        further["agents"] = _agents(environment, steps)
+    if (count := environment.num_agents) > 1:
+        of_team = {"team_return": team.team_return_of(environment), "agent_steps_per_seed": steps * count}
+        further["agents"] = {"count": count, **of_team}
     if run.score != "return_mean":
         further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
     if history.stopped:
@@ -196,7 +187,7 @@ def summarise(
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=failed,
-        started_time=None if path is None else _started_time(path),
+        started_time=_started_time(path),
         command=command,
         evaluation={"mode": run.eval_mode, "episodes": run.num_absolute_episodes, **by_seed},
         **further,

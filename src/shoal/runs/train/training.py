@@ -13,7 +13,7 @@ from shoal.monitor.loggers.requests import Loggers, check_loggers, companions_of
 from shoal.records.members import Variant
 from shoal.runs.plan.decide import decide
 from shoal.runs.train.drive import resume_run, run_experiment
-from shoal.runs.train.planning import CallOptions
+from shoal.runs.train.planning import Caller
 from shoal.runs.train.results import TrainedRun
 from shoal.types import Environment
 
@@ -157,13 +157,13 @@ def resume(
     )
 
 
-def call_of(progress: Any, listeners: Any, loggers: Any, film_every: Any) -> CallOptions:
+def call_of(progress: Any, listeners: Any, loggers: Any, film_every: Any) -> Caller:
     """Return how a function calls for its runs, from its arguments.
 
     Raises:
       ShoalError: one of them is of a wrong type.
     """
-    return CallOptions(
+    return Caller(
         progress=arguments.boolean("progress", progress),
         listeners=check_listeners(listeners),
         loggers=companions_of(check_loggers(loggers)),
