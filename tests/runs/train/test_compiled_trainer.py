@@ -1,6 +1,7 @@
 """The host's side: the budget, the points, who is told what, and where the time goes."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +22,18 @@ from shoal.records.history import History, Seconds
 from shoal.records.members import members_of
 from shoal.records.run_config import RunConfig
 from shoal.runs.train import compiled_trainer, pieces
-from shoal.runs.train.hooks import Supervisor
 from shoal.types import Mean
 
 RUN = RunConfig(
     seeds=2, seed=5, num_envs=4, num_steps=8, total_steps=7 * 32, num_evals=2, log_every=64, eval_episodes=8
+)
+
+# Lets a run go on to its end.
+SUPERVISOR = SimpleNamespace(
+    begins=lambda phase: None,
+    next_stop=lambda updates: None,
+    between_pieces=lambda population, history: None,
+    wants_to_stop=lambda: False,
 )
 
 
@@ -73,8 +81,8 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
         initialise=initialise,
     )
     absolute = pieces.compile_absolute(compiled_run, 10 * run.eval_episodes)
-    result = pieces.train_population(compiled_run, run, recorder, History(), Supervisor())
-    return pieces.with_absolute_metric(result, absolute, Supervisor()), recorder.calls
+    result = pieces.train_population(compiled_run, run, recorder, History(), SUPERVISOR)
+    return pieces.with_absolute_metric(result, absolute, SUPERVISOR), recorder.calls
 
 
 @pytest.mark.quick("three")

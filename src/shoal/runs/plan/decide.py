@@ -10,7 +10,7 @@ environment, then the defaults of the classes.
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
@@ -32,15 +32,6 @@ from shoal.runs.plan.variants import check_variants, with_first_settings
 from shoal.types import AlgorithmConfig, Environment
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
-
-
-class Population(NamedTuple):
-    """What a population has besides the settings of a run; see `Experiment`."""
-
-    variants: tuple[Variant, ...]
-    evaluation_parameters: Mapping[str, Any]
-    halving: Halving | None
-    evolution: Evolution
 
 
 @reports_user_code
@@ -98,7 +89,7 @@ def decide(
         *(description.name, description.parameters, made, known.algorithm, config, run, known),
         *(started_from, from_step),
         environment_gaps=description.gaps,
-        **population._asdict(),
+        **population,
     )
     return _with_effects(experiment, overrides.keys())
 
@@ -152,8 +143,8 @@ def _population(
     evaluation_parameters: Mapping[str, Any] | None,
     halving: Halving | None,
     evolution: Evolution | None,
-) -> Population:
-    """Return what a population has; that of a config file where None is given."""
+) -> dict[str, Any]:
+    """Return what an experiment has of a population, by its fields; that of a config file where None is given."""
     if variants is None:
         variants = [Variant(x["label"], dict(x["settings"])) for x in saved.get("variants", ())]
     if evolution is None:
@@ -162,7 +153,8 @@ def _population(
         halving = Halving(**saved["halving"])
     if evaluation_parameters is None:
         evaluation_parameters = saved_evaluation_parameters(saved)
-    return Population(tuple(variants), dict(evaluation_parameters), halving, evolution)
+    found = {"variants": tuple(variants), "evaluation_parameters": dict(evaluation_parameters)}
+    return {**found, "halving": halving, "evolution": evolution}
 
 
 def _make_environment(

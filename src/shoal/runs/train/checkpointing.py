@@ -26,7 +26,6 @@ from shoal.records.history import History, Numbers
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
 from shoal.runs.policies.policy_files import leaves_below
-from shoal.runs.train import hooks
 from shoal.runs.train.compiled_trainer import CompiledRun
 from shoal.runs.train.memory_limits import format_bytes, nbytes
 
@@ -139,7 +138,7 @@ def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[i
     return steps, best, failed_members(leaves["fault"])
 
 
-class RunSupervisor(hooks.Supervisor):
+class RunSupervisor:
     """Writes the checkpoints of a run, and ends it when a signal asks for that.
 
     Args:

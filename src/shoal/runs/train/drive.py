@@ -452,5 +452,6 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
         leaves, _ = directory.load_policy("last")
     first = experiment.solo[0]
     member = compiled_trainer.member_shapes(first.environment, first.config, settings)
-    finetuning.check_inherit(member, leaves, experiment.algorithm, source)
-    return lambda members: finetuning.inherit(members, leaves, source, experiment.run.seeds)
+    saved = finetuning.learner_leaves(leaves, source)
+    finetuning.check_inherit(member, saved, experiment.algorithm, source)
+    return functools.partial(finetuning.inherit, saved=saved, seeds=experiment.run.seeds)

@@ -18,12 +18,13 @@ from shoal.engine.population import member_layout as populations
 from shoal.engine.population.compaction import Dealer, stop_others
 from shoal.engine.run import Run, evaluation_environment_of
 from shoal.envs.base import can_explain_faults
+from shoal.monitor.run_report import Reporter
 from shoal.records.halving import Halving
 from shoal.records.history import OPTIMISER_STEPS, History, Numbers
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
+from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, Costs, EvaluationPrograms, compile_evaluation
-from shoal.runs.train.hooks import Listener, Supervisor
 from shoal.runs.train.pacing import Pacer
 from shoal.types import Mean
 
@@ -58,9 +59,9 @@ class TrainedPopulation(NamedTuple):
 def train_population(
     compiled_run: CompiledRun,
     run: RunConfig,
-    listener: Listener,
+    listener: Reporter,
     history: History,
-    supervisor: Supervisor,
+    supervisor: RunSupervisor,
     *,
     halving: Halving | None = None,
     members: Members = (),
@@ -122,8 +123,8 @@ def _evaluate(
     run: RunConfig,
     history: History,
     pacer: Pacer,
-    listener: Listener,
-    supervisor: Supervisor,
+    listener: Reporter,
+    supervisor: RunSupervisor,
 ) -> tuple[Run, bool]:
     """Evaluate, and tell the listener; return the population, and False if a signal ended the evaluation early."""
     seconds = history.seconds.evaluate
@@ -157,7 +158,7 @@ def _train_piece(
     return population
 
 
-def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
+def _report_training(population: Run, run: RunConfig, history: History, listener: Reporter) -> None:
     """Give the listener the metrics since the last log point; NaN of members that train no further."""
     has_ended = np.asarray(population.fault) != NOWHERE
     updates = history.updates - history.logged
@@ -185,7 +186,7 @@ def _evaluate_in_pieces(
     population: Run,
     history: History,
     pacer: Pacer,
-    supervisor: Supervisor,
+    supervisor: RunSupervisor,
 ) -> tuple[Run, Numbers | None]:
     """Evaluate a population; the metrics are None if the evaluation was broken off."""
     supervisor.begins(Phase.EVALUATING)
@@ -213,7 +214,7 @@ def _without(members: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return np.where(members, np.float32(np.nan), numbers) if members.any() else np.asarray(numbers)
 
 
-def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:
+def _note_faults(population: Run, history: History, supervisor: RunSupervisor) -> None:
     """Note why numbers of an evaluation are not finite, where the environment explains that."""
     for member in range(len(population.fault)):
         environment = populations.take_member(evaluation_environment_of(population), member)
@@ -247,7 +248,7 @@ def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Evaluat
 
 
 def with_absolute_metric(
-    trained: TrainedPopulation, programs: Future[EvaluationPrograms], supervisor: Supervisor
+    trained: TrainedPopulation, programs: Future[EvaluationPrograms], supervisor: RunSupervisor
 ) -> TrainedPopulation:
     """Evaluate the best policies on episodes that were not used to choose them.
 

@@ -18,7 +18,6 @@ from shoal.engine.evaluation import evaluate
 from shoal.engine.loop import start_training, train
 from shoal.engine.population.member_layout import compiler_options
 from shoal.engine.run import ProgramSettings, Run
-from shoal.envs.given import environment_of
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import resolve
@@ -172,8 +171,6 @@ def make_train(
     catalogue.check_algorithm("" if config is None else config, "config")
     machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
-    if not isinstance(environment, str):
-        environment = environment_of(environment, {})
     num_evals = arguments.whole_number("num_evals", num_evals, 0)
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = decide(

@@ -81,8 +81,6 @@ def given(
     Raises:
       ShoalError: one of them is of a wrong type.
     """
-    if environment is not None and not isinstance(environment, str):
-        environment = environment_of(environment, {})
     check_algorithm(algorithm)
     return {
         "environment": environment,
