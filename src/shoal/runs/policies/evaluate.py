@@ -399,22 +399,21 @@ def _exploring(policy: TrainedPolicy, eval_epsilon: object, greedy: bool) -> Tra
     if eval_epsilon is None:
         return policy
     name, share = "eval_epsilon", number("eval_epsilon", eval_epsilon)
-    if not (setting := settings_of(policy.config).get(name)):
+    setting, problem = settings_of(policy.config).get(name), ""
+    if setting is not None:
+        struct.check_bounds(name, share, setting.field.bounds or struct.Bounds())
+    if setting is None:
         algorithm = catalogue.name_of(policy.config)
-        raise ShoalError(
-            f"{name}={share:g} is of policies of action values, and this one's algorithm is {algorithm}."
-        )
-    struct.check_bounds(name, share, setting.field.bounds or struct.Bounds())
-    config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
-    if has_noise(policy.parameters):
-        raise ShoalError(
-            f"{name}={share:g} has no effect on noisy layers, whose noise explores; leave it out."
-        )
-    if greedy:
-        raise ShoalError(
-            f"{name}={share:g} has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)."
-        )
-    return dataclasses.replace(policy, config=config)
+        problem = f"is of policies of action values, and this one's algorithm is {algorithm}"
+    elif has_noise(policy.parameters):
+        problem = "has no effect on noisy layers, whose noise explores; leave it out"
+    elif greedy:
+        problem = "has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)"
+    if problem:
+        raise ShoalError(f"{name}={share:g} {problem}.")
+    return dataclasses.replace(
+        policy, config=struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
+    )
 
 
 def _check_episode_settings(

@@ -330,11 +330,8 @@ class RunSupervisor:
         return None
 
     def _recorded_scores(self) -> dict[int, float]:
-        scores = {}
-        for steps in self.checkpoints.steps():
-            if (iqm := self.checkpoints.info(steps).record.get("iqm")) is not None:
-                scores[steps] = float(iqm)
-        return scores
+        iqms = {steps: self.checkpoints.info(steps).record.get("iqm") for steps in self.checkpoints.steps()}
+        return {steps: float(iqm) for steps, iqm in iqms.items() if iqm is not None}
 
     def _is_due(self, history: History, steps: int) -> bool:
         assert self._writer is not None

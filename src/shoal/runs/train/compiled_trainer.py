@@ -15,7 +15,7 @@ from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.settings import flat
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
-from shoal.engine.loop import start_training, train, update_once
+from shoal.engine.loop import start_training, train
 from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ProgramSettings, Run, start, without_replay
 from shoal.records.members import Members
@@ -228,23 +228,12 @@ def program_settings(
     )
 
 
-def check_algorithm(environment: Environment, config: AlgorithmConfig, settings: ProgramSettings) -> None:
-    """Trace one update, so that a mistake in an algorithm's functions is found before a run begins.
-
-    Raises:
-      ShoalError: one of them returns a value that the runtime cannot use.
-      UserCodeError: one of them fails.
-    """
-    jax.eval_shape(update_once, member_shapes(environment, config, settings))
-
-
 def check_score(environment: Environment, config: AlgorithmConfig, settings: ProgramSettings) -> None:
     """Trace an evaluation, so that an unknown score or a mistake in a user's function is found before a run begins.
 
     Raises:
       ShoalError: the score is not a metric of an evaluation.
     """
-
     jax.eval_shape(evaluate, member_shapes(environment, config, settings))
 
 
