@@ -68,11 +68,12 @@ def decide(
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
-    require_usable()
+    require_usable()  # before an environment is made, which may compute with JAX
     saved = content_of(config_file)
     devices = overrides.get("devices", saved.get("run", {}).get("devices", 0))
     _prepare_machine(environment, saved, devices)
     made, description = _make_environment(environment, environment_parameters or {}, saved)
+    # A command finds them for its help first, when its words may still name another environment, or no trials.
     if known is None or known.of != (description.name, bool(description.parameters.get(TRIAL))):
         known = defaults(
             description.name,
@@ -117,6 +118,7 @@ def _with_effects(experiment: Experiment, given: Set[str]) -> Experiment:
     }
     values |= settings.flat(run) | settings.flat(config)
     values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))
+    # Only what was given must have an effect: defaults are those of every algorithm and network.
     varied = variants[0].of_algorithm() if variants else evolution.names
     check_needs([*given, *varied], values, {**settings.needs_of(run), **settings.needs_of(config)})
     return dataclasses.replace(experiment, environment=environment, config=config)

@@ -80,9 +80,10 @@ def defaults(
     trials = bool((environment_parameters or {}).get(TRIAL))
     if preset_settings is None:
         preset_settings = _preset_of(saved, environment, named, trials)
+    # Settings of the run that suit an algorithm better than those of `RunConfig`; a preset's come after them.
     values: dict[str, Any] = dict(getattr(config, "run_defaults", None) or {})
     values |= _saved_values(saved, named) if saved else preset_settings if use_preset else {}
-    if given is not None:
+    if given is not None:  # its settings are the caller's, those with their default values too
         values = {k: v for k, v in values.items() if k not in settings.all_names(config)}
     # A preset or a file chooses the parts of a config first, and then the caller.
     as_saved = settings.with_choices(config, values)
@@ -109,6 +110,7 @@ def _saved_values(saved: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Return the settings in a config file: the run's, and the algorithm's if it is the one that trains."""
     own = {name: x for name, x in saved["algorithm"].items() if name != "name"}
     is_same = algorithm == saved["algorithm"].get("name", "ppo")
+    # A run that has another one's settings gets a directory of its own.
     return saved["run"] | {"run_dir": ""} | (own if is_same else {})
 
 

@@ -20,6 +20,7 @@ def named(label: str) -> Iterator[None]:
     try:
         yield
     except ShoalError as error:
+        # A subclass has more than its sentence, such as the frames of a user's code, and passes unchanged.
         if not label or type(error) is not ShoalError:
             raise
         raise ShoalError(f"member {label!r}: {error}") from error
@@ -85,6 +86,7 @@ def number(name: str, value: object) -> float:
     Raises:
       ShoalError: it is none.
     """
+    # NumPy's numbers come from searches; True is a number of Python too, and none of these.
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ShoalError(f"{name}={arguments.short_repr(value)} is not a number.")
     return float(value)

@@ -133,6 +133,7 @@ def _play(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Play all pairs, and return their results as `play_pairs` does."""
     pairs = len(given[0].players) * len(given[1].players)
+    # One after the other on a CPU, where batched matrix products are slower; so only one pair is in memory.
     mapped_by = "map" if backend.is_cpu() else "vmap"
     bytes_each = sum(memory_limits.episode_bytes(world, _config(side.players[0])) for side in given)
     together = pairs if mapped_by == "vmap" else 1
@@ -162,6 +163,7 @@ def _side(
         return _Given("policies", list(range(len(value))), list(value))
     if isinstance(value, str) and value == RANDOM:
         return _Given(RANDOM, [0], [RandomPlayer()])
+    # A path may have a colon, so that what exists is a run.
     if isinstance(value, str) and ":" in value and not os.path.exists(value):
         value = import_object(value)
     if callable(value) and not isinstance(value, type):
@@ -197,7 +199,7 @@ def _world(
     else:
         world = environment_for(policies[0] if policies else None, environment, parameters)
         name = environment if isinstance(environment, str) else describe(world).name
-    for policy in policies:
+    for policy in policies:  # of both sides, each of which must be able to act there
         environment_for(policy, world, {})
     return name, world, mode
 

@@ -95,6 +95,7 @@ def evaluate(
     policy = _exploring(policy_of(policy), eval_epsilon, settings.greedy)
     count = arguments.whole_number("consecutive", consecutive, 1, arguments.LARGEST_INDEX)
     environment = trials.consecutive(environment_for(policy, environment, parameters), count)
+    # Its numbers are data, so that other parameters compile nothing again.
     environment = struct.as_arrays(environment)
     per_episode = arguments.boolean("per_episode", per_episode)
     _check_episode_memory("episodes", settings.episodes, environment, policy)
@@ -225,6 +226,7 @@ def evaluate_run(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
     asked = asked.of(experiment)
+    # The structure of the policies is that of the world they were trained in, which may be another one.
     stored = read_policies(
         directory, asked.which, asked.checkpoint, training_experiment(directory, parameters)
     )
@@ -322,6 +324,7 @@ class _Evaluated(NamedTuple):
         """Draw the policy of the highest mean return that has not failed; its seed, and its `Rendered`."""
         asked = self.asked
         ranked = [k for k in self.policies if k not in self.failed] or list(self.policies)
+        # A return that is not finite is no best one.
         best = max(ranked, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
         policy = self.policies[best]
         environment = struct.as_arrays(environment_for(policy, self.experiment.environment, {}))

@@ -110,6 +110,7 @@ def record_episodes(
         evaluation, records = _play_steps(environment, config, policy.parameters, evaluation, settings.greedy)
         parts.append(_to_host(records))
     stacked = jax.tree.map(_concatenate, *parts)
+    # The last call of the program may have gone on beyond the steps that were asked for.
     lengths = np.minimum(np.asarray(evaluation.results.length, int), max_steps)
     return [jax.tree.map(lambda x, i=i, n=n: x[: n + 1, i], stacked) for i, n in enumerate(lengths)]
 

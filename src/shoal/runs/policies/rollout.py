@@ -56,8 +56,10 @@ def rollout(
     file = None if save is None or save == "" else arguments.path("save", save)
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
+    # Its numbers are data, so that other parameters compile nothing again.
     environment = struct.as_arrays(environment_for(policy, environment, parameters))
     bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
+    # From shapes alone, so that a size that no memory holds is refused before anything is allocated.
     memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
         bytes_each = num_envs * memory_limits.step_bytes(environment)

@@ -70,6 +70,7 @@ class TrainedPolicy:
         _, timestep = jax.eval_shape(self.environment.reset, jax.random.key(0))
         return timestep.action_mask is not None
 
+    # Traced once, since a policy is called at each step, and compares its memory's structure with this.
     @functools.cached_property
     def _memory_structure(self) -> object:
         return jax.tree.structure(jax.eval_shape(self.initial_memory))
@@ -151,7 +152,7 @@ class TrainedPolicy:
         observation = as_numbers(without_entries(observation, spec.critic_only), space)
         is_single = batch_axes(observation, space) == 0
         observation = as_arrays(observation, space)
-        if is_single:
+        if is_single:  # a batch of one, so that there is one program
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size, self._memory_structure)

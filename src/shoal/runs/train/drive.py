@@ -62,9 +62,11 @@ def run_experiment(experiment: Experiment, call: Caller | None = None) -> Traine
         directory = RunDirectory.open(experiment.run.run_dir)
         saved = read_config(directory.path)
         resume.check_same(directory.path, saved, experiment)
+        # The file's settings are those that the machine has decided which began the run.
         loaded = decide(
             experiment.environment, config_file=directory.path, overrides={"run_dir": str(directory.path)}
         )
+        # Functions without an import name are in no file.
         run = dataclasses.replace(
             loaded.run, score=experiment.run.score, eval_metrics=experiment.run.eval_metrics
         )
@@ -168,10 +170,12 @@ def _run(
         experiment = filming.with_checkpoints(experiment, call.film_every)
         films = filming.companions_of(experiment.run, call.film_every)
         companions = held.enter_context(Companions(call.loggers, first=films))
+        # A process that writes to the directory must have ended before its newest checkpoint is looked for.
         if directory is not None:
             held.enter_context(Lock(directory.path))
         plan = plan_run(experiment, call, is_new=is_new, changes=changes)
         origin = _source(plan) if directory is None else _origin(plan, directory, finished, call)
+        # They have started while the run was planned; one that cannot work is refused before anything compiles.
         companions.require(call.note)
         if is_new:
             note_duration(plan, call)
@@ -287,6 +291,7 @@ def save_run(
         except ShoalError as error:
             failures.append(str(error))
 
+    # The last evaluation may be interrupted, or fail: what was trained is on the disk before.
     supervisor.begins(signals.Phase.SAVING)
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
@@ -321,7 +326,7 @@ def save_run(
         experiment.environment,
         None if run.checkpoints else Finished(steps, trained.population, history, reporter.metrics.mark),
     )
-    if failures:
+    if failures:  # told last, with the run, so that nobody loses what was trained for one file
         others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
         raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
     reporter.listeners.raise_error()

@@ -57,6 +57,7 @@ def leaves_of(experiment: Experiment) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in experiment.evolution.names:
         before = _config_leaves(experiment, {name: experiment.evolution.examples[0][name]})
+        # The next float32 above the least value: within the bounds, and another number in every leaf that follows.
         probe = float(np.nextafter(np.float32(experiment.evolution.examples[0][name]), np.float32(np.inf)))
         after = _config_leaves(experiment, {name: probe})
         changed = [leaf for leaf, value in after.items() if value != before[leaf]]
@@ -78,6 +79,7 @@ def check_read(experiment: Experiment, names: Iterable[str], settings: ProgramSe
       ShoalError: a setting would change without effect.
     """
     config = experiment.solo[0].config
+    # Others than numbers of the algorithm are read by the host, or shape the program.
     numbers = [x for x in names if (found := find(config, x)) and found.is_data]
     if not numbers:
         return
@@ -131,10 +133,12 @@ def _exchange(
     """Exchange, and write down what was done; exchange 0 gives the members their first settings."""
     start_time = time.perf_counter()
     number, scores = len(history.exchanges), np.asarray(history.evaluations[-1][1]["score"], np.float32)
+    # Members that have failed are the worst, and copy others.
     scores = np.where(np.asarray(population.fault) == NOWHERE, scores, np.float32(-np.inf))
     population, exchanged = program(population, scores, np.int32(number))
     jax.block_until_ready(population)
     history.spend(evaluate=(seconds := time.perf_counter() - start_time))
+    # A failed member that has copied another one trains again.
     fault = np.asarray(population.fault)
     history.frozen = [k for k in history.frozen if fault[k] != NOWHERE]
     parents, before, after = jax.device_get(tuple(exchanged))

@@ -149,6 +149,7 @@ def _train_piece(
     """Make some updates, and wait for them."""
     start_time = time.perf_counter()
     begins_interval = np.bool_(history.logged == history.updates)
+    # Numbers of NumPy, which have the types that the program was compiled for.
     population = train_program(population, np.int32(size), begins_interval)
     jax.block_until_ready(population)
     seconds = time.perf_counter() - start_time
@@ -203,6 +204,7 @@ def _evaluate_in_pieces(
     if can_explain_faults(population.environment):
         _note_faults(population, history, supervisor)
     population = dataclasses.replace(population, evaluation=())
+    # Members that failed or were stopped played on with what they had, which is nobody's result.
     is_left_out = programs.subject.leaves_out(np.asarray(population.fault))
     numbers = {name: _without(is_left_out, x) for name, x in jax.device_get(metrics).items()}
     history.spend(evaluate=time.perf_counter() - start_time)

@@ -28,6 +28,7 @@ def check_memory(
     """
     first = experiment.solo[0]
     sizes = memory_limits.MemorySizes.of(experiment.run, experiment.num_members, settings)
+    # As it was before settings were filled in, which a narrower layer or a smaller replay may imply otherwise.
     config = first.config if first.unresolved_config is None else first.unresolved_config
 
     def member(candidate: AlgorithmConfig) -> Run:
@@ -73,6 +74,7 @@ def devices_of(requested: int) -> list[jax.Device]:
       ShoalError: fewer exist.
     """
     requested = arguments.whole_number("devices", requested, 0)
+    # As many devices of the CPU as are asked for, which only a process whose backend has not started can still have.
     machine.prepare(min(requested, machine.max_devices()))
     available = jax.devices()
     if requested > len(available):

@@ -86,6 +86,7 @@ def finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
     """Read a run that has reached its end; its learner is as it was saved, and `learner.local` is ()."""
     first = place(experiment)[1].solo[0]
     settings = compiled_trainer.program_settings(first.run, 1, "return_mean", None)
+    # The structure is the algorithm's own, so that of the files only arrays are read.
     template = compiled_trainer.member_shapes(first.environment, first.config, settings).learner
     leaves, _ = directory.load_policy("last")
     saved = finetuning.learner_leaves(leaves, str(directory.path))

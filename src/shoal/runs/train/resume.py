@@ -212,6 +212,7 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
     """
     leaves = struct.named_leaves(struct.as_arrays(experiment.environment))
     left_out = _names_on_resume(experiment, "may change", "ignored")
+    # By label, so that a sentence can name the one that differs.
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
     population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
     return {
@@ -352,6 +353,7 @@ class Restoration:
 
     def place(self, population: Run) -> Run:
         """Put the leaves that were chosen into a population; they are given up here. A replay may not be among them."""
+        # Else the host would hold them until the run ends.
         leaves, self.leaves = self.leaves, {}
         return restored(population, leaves)
 
@@ -418,6 +420,7 @@ class Finished(NamedTuple):
 
     def history(self) -> History:
         """Return the history of the run, to be continued."""
+        # Lists of its own, since the first result, which has the same history, must not change.
         ended = self.ended
         return dataclasses.replace(
             ended,

@@ -131,6 +131,7 @@ def resume(
       SavingError: as `train`.
     """
     call = call_of(progress, listeners, loggers, film_every)
+    # What the run has in memory, which it resumes from where it has no checkpoints.
     finished = run.finished if isinstance(run, TrainedRun) else None
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
