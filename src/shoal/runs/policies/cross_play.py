@@ -227,9 +227,8 @@ def _stacked(side: _Given, world: Environment) -> Side:
       ShoalError: they are policies of several kinds.
     """
     parts = [(_config(x), x.parameters if isinstance(x, TrainedPolicy) else ()) for x in side.players]
-    kinds = {jax.tree.structure(part) for part in parts}
-    shapes = {tuple(jnp.shape(x) for x in jax.tree.leaves(part)) for part in parts}
-    if len(kinds) > 1 or len(shapes) > 1:
+    forms = {(jax.tree.structure(x), tuple(map(jnp.shape, jax.tree.leaves(x)))) for x in parts}
+    if len(forms) > 1:
         raise ShoalError(
             "the policies of one side must be of one algorithm and network; play the others apart."
         )

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.files import write_whole_file
 
 FORMATS = (".gif", ".mp4", ".png")
 LAST_FRAME_SECONDS = 1.0  # seconds for which the last image of an episode stays
@@ -36,11 +36,10 @@ class FilmFrame(NamedTuple):
 
 
 def check_writable(path: str | Path) -> Path:
-    """Require that a film can be written to a path, and return the path.
+    """Require that a film can be made in the format of a path, and return the path.
 
     Raises:
-      ShoalError: its extension is unknown, its directory does not exist or cannot be written to, or a required
-        program is missing.
+      ShoalError: its extension is unknown, or a required program is missing.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in FORMATS:
@@ -48,8 +47,6 @@ def check_writable(path: str | Path) -> Path:
             f"render={str(path)!r} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
             f"{nearest(path.suffix, FORMATS) if path.suffix else ''}."
         )
-    if obstacle := find_obstacle(path):
-        raise ShoalError(f"render={str(path)!r} cannot be written: {obstacle}.")
     if path.suffix.lower() == ".mp4" and shutil.which("ffmpeg") is None:
         raise ShoalError(
             f"render={str(path)!r} needs the program ffmpeg, which is not on the path; .gif does not."

@@ -278,6 +278,4 @@ def environment_for(
 
 def check_which(which: str) -> str:
     """Require that `which` names a saved policy."""
-    if not isinstance(which, str) or which not in ("best", "last"):
-        raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
-    return which
+    return arguments.one_of("which", which, ("best", "last"))

@@ -146,29 +146,16 @@ def restore(template: T, leaves: Mapping[str, Array], prefix: str, member: int) 
     """
     restored_leaves = {}
     for name, leaf in struct.named_leaves(template).items():
-        saved = leaves.get(f"{prefix}/{name}")
+        saved, problem = leaves.get(f"{prefix}/{name}"), ""
+        is_key = arrays.is_key(leaf)
         if saved is None:
-            raise ShoalError(
-                f"the saved {prefix} has no {name!r}; it was made by another version or network."
-            )
-        if saved.shape[1:] != leaf.shape:
-            raise ShoalError(
-                f"the saved {prefix} has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected."
-            )
-        restored_leaves[name] = _convert(name, saved[member], leaf, prefix)
+            problem = f"has no {name!r}; it was made by another version or network"
+        elif saved.shape[1:] != leaf.shape:
+            problem = f"has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected"
+        # Numbers of another dtype are converted, and keys of another kind are other random numbers.
+        elif (is_key or arrays.is_key(saved)) and saved.dtype != leaf.dtype:
+            problem = f"has {name!r} of dtype {saved.dtype}, and {leaf.dtype} is expected"
+        if saved is None or problem:
+            raise ShoalError(f"the saved {prefix} {problem}.")
+        restored_leaves[name] = saved[member] if is_key else jax.numpy.asarray(saved[member], leaf.dtype)
     return struct.with_named_leaves(template, restored_leaves)
-
-
-def _convert(name: str, saved: Array, leaf: Array, prefix: str) -> Array:
-    """Convert a saved leaf to the dtype of the expected one; keys stay keys.
-
-    Raises:
-      ShoalError: only one of them is a key, or the keys' implementations differ.
-    """
-    if not (arrays.is_key(saved) or arrays.is_key(leaf)):
-        return jax.numpy.asarray(saved, leaf.dtype)
-    if saved.dtype != leaf.dtype:
-        raise ShoalError(
-            f"the saved {prefix} has {name!r} of dtype {saved.dtype}, and {leaf.dtype} is expected."
-        )
-    return saved

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.base.files import find_obstacle
 from shoal.base.numbers import format_number
 from shoal.engine.evaluation import EvaluationState, start_episodes, step_episodes
 from shoal.envs.base import can_render, draws_past, frames_per_second, render, unwrapped
@@ -58,14 +59,16 @@ def check_renderable(environment: Environment, path: str | Path) -> Path:
     Raises:
       ShoalError: the environment cannot be drawn, or the file cannot be written.
     """
-    if Path(path).suffix.lower() == paraview.SUFFIX:
-        return paraview.check_writable(environment, path)
-    if not can_render(environment):
+    is_exported = Path(path).suffix.lower() == paraview.SUFFIX
+    if not is_exported and not can_render(environment):
         raise ShoalError(
             f"{type(unwrapped(environment)).__name__} cannot be drawn: it has no `render(state)`, which returns "
             "uint8 [height, width, 3]."
         )
-    return films.check_writable(path)
+    path = paraview.check_writable(environment, path) if is_exported else films.check_writable(path)
+    if obstacle := find_obstacle(path):
+        raise ShoalError(f"render={str(path)!r} cannot be written: {obstacle}.")
+    return path
 
 
 def draw_episodes(

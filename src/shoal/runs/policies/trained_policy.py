@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
-from shoal.config.arguments import LARGEST_INDEX, short_repr, whole_number
+from shoal.config.arguments import LARGEST_INDEX, one_of, short_repr, whole_number
 from shoal.types import (
     Algorithm,
     AlgorithmConfig,
@@ -87,8 +87,7 @@ class TrainedPolicy:
         Raises:
           ShoalError: it has no memory, or `memory_lasts` is neither.
         """
-        if memory_lasts not in ("trial", "episode"):
-            raise ShoalError(f"memory_lasts={memory_lasts!r} must be 'trial' or 'episode'.")
+        one_of("memory_lasts", memory_lasts, ("trial", "episode"))
         if self.memory_lasts == "none":
             raise ShoalError(
                 f"memory_lasts={memory_lasts!r} is for policies with memory, and this one has none."

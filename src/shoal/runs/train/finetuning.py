@@ -47,14 +47,9 @@ def inherit(population: Run, saved: SavedLeaves, seeds: int) -> Run:
     members = population.updates.shape[0]
     own: dict[str, Any] = {name: x[np.arange(members) % seeds % len(x)] for name, x in saved.items()}
     learner, policy = jax.vmap(_inherit_with_policy)(population, own)
-    best = population.best._replace(policy=policy)
-
-    def place_like(new: PyTree, old: PyTree) -> PyTree:
-        return jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), new, old)
-
-    return dataclasses.replace(
-        population, learner=place_like(learner, population.learner), best=place_like(best, population.best)
-    )
+    placed = jax.tree.map(lambda x: x.sharding, (population.learner, population.best))
+    learner, best = jax.device_put((learner, population.best._replace(policy=policy)), placed)
+    return dataclasses.replace(population, learner=learner, best=best)
 
 
 def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
