@@ -89,16 +89,17 @@ def check_run(
     available = machine.available_memory(layout.mesh.devices.flat[0])
     if available is None:
         return
-    share = memory_share(layout)
-    units = unit_bytes(member(config), sizes)
+    share, run = memory_share(layout), member(config)
+    units = unit_bytes(run, sizes)
 
-    def fits(sizes: MemorySizes, units: UnitBytes) -> bool:
-        return peak_bytes(needed_bytes(sizes, units, share)) <= available
+    def peak(run: Run) -> int:
+        return peak_bytes(needed_bytes(sizes, unit_bytes(run, sizes), share))
 
-    if fits(sizes, units):
+    if peak(run) <= available:
         return
-    _check_kept(member, config, functools.partial(_peak, sizes, share), available)
-    if fits(MemorySizes(*(1 for _ in sizes)), units):
+    _check_kept(member, config, peak, available)
+    smallest = MemorySizes(*(1 for _ in sizes))
+    if peak_bytes(needed_bytes(smallest, units, share)) <= available:
         raise ShoalError(_too_large_text(sizes, units, share, available))
     values = _sizes_of(config)
     if not values:
@@ -108,7 +109,7 @@ def check_run(
     name = max(values, key=lambda name: _largest(values[name]))
 
     def fits_with_width(width: int) -> bool:
-        return fits(sizes, unit_bytes(member(_narrowed(config, name, width)), sizes))
+        return peak(member(_narrowed(config, name, width))) <= available
 
     # Powers of two alone, since each trial is a trace.
     powers = _greatest(lambda k: fits_with_width(2 ** (k - 1)), _largest(values[name]).bit_length() + 1)
@@ -147,10 +148,6 @@ def _check_kept(
     hint = f"; {name}={fitting} is about the most that could fit" if fits else ""
     what = _needs_text(needed, "what is kept of the environments", available)
     raise ShoalError(f"{name}={sizes[name]} {what}{hint}.")
-
-
-def _peak(sizes: MemorySizes, share: MemoryShare, run: Run) -> int:
-    return peak_bytes(needed_bytes(sizes, unit_bytes(run, sizes), share))
 
 
 def check_count(name: str, count: int, bytes_each: int, what: str, device: jax.Device | None = None) -> None:
@@ -274,18 +271,15 @@ def _too_large_text(sizes: MemorySizes, units: UnitBytes, share: MemoryShare, av
     largest_sizes = sorted(PARTS[largest_part][:2], key=lambda name: -getattr(sizes, name))
     names = [*largest_sizes, *(name for name in sizes._fields if name not in largest_sizes)]
 
-    def largest_fitting(name: str) -> int:
-        """Return the greatest value of a size that fits, the other sizes unchanged; 0 if none does."""
-
-        def fits(value: int) -> bool:
-            return peak_bytes(needed_bytes(sizes._replace(**{name: value}), units, share)) <= available
-
-        return _round_down(_greatest(fits, getattr(sizes, name)))
+    def fits(name: str, value: int) -> bool:
+        """Report whether a value of a size fits, the other sizes unchanged."""
+        return peak_bytes(needed_bytes(sizes._replace(**{name: value}), units, share)) <= available
 
     needs_text = _needs_text(peak_bytes(parts), largest_part, available)
     for name in names:
-        if value := largest_fitting(name):
-            return f"{name}={getattr(sizes, name)} {needs_text}; {name}={value} is about the most that could fit."
+        size = getattr(sizes, name)
+        if value := _round_down(_greatest(functools.partial(fits, name), size)):
+            return f"{name}={size} {needs_text}; {name}={value} is about the most that could fit."
     return f"{names[0]}={getattr(sizes, names[0])} {needs_text}; other sizes must be smaller, too."
 
 
