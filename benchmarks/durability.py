@@ -42,7 +42,7 @@ def compiled(settings: dict[str, Any]) -> tuple[Any, Any]:
 
     use_preset = settings.pop("preset", True)
     experiment = decide("CartPole-v1", use_preset=use_preset, overrides=settings)
-    plan = planning.plan_run(experiment, planning.Call(own_process=True))
+    plan = planning.plan_run(experiment, planning.Caller(own_process=True))
     return plan, train.compile_run(plan)
 
 

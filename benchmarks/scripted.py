@@ -171,7 +171,7 @@ def returns(env: Any, policy: Callable, key: Array, num_episodes: int) -> tuple[
     return jax.vmap(episode)(jax.random.split(key, num_episodes))
 
 
-def frames(name: str, env: Any, policy: Callable, key: Array) -> Iterator[films.Frame]:
+def frames(name: str, env: Any, policy: Callable, key: Array) -> Iterator[films.FilmFrame]:
     """The images of some episodes of a policy."""
     act, step = jax.jit(functools.partial(policy, unwrapped(env))), jax.jit(env.step)
     for episode in range(FILMED_EPISODES):
@@ -183,7 +183,7 @@ def frames(name: str, env: Any, policy: Callable, key: Array) -> Iterator[films.
                 state, timestep = step(state, act(timestep.observation, keys[t]), keys[t])
             total += timestep.reward
             caption = f"{name}, {policy.__name__}   step {t}   return {total.mean():.1f}"
-            yield films.Frame(render(env, state), caption, bool(timestep.last))
+            yield films.FilmFrame(render(env, state), caption, bool(timestep.last))
 
 
 def mean(samples: np.ndarray) -> str:

@@ -14,7 +14,7 @@ from shoal.reports import plots
 from shoal.runs.policies import films
 from shoal.search.ranking import write_members
 
-FRAMES = [films.Frame(np.full((8, 8, 3), shade, np.uint8), "", False) for shade in (0, 255)]
+FRAMES = [films.FilmFrame(np.full((8, 8, 3), shade, np.uint8), "", False) for shade in (0, 255)]
 # Every kind of file, by its suffix: how it is written, and its first bytes.
 WRITERS = {
     ".json": (lambda path: write_json(path, {"x": 1}), b"{"),

@@ -17,7 +17,7 @@ from shoal.config.settings import flat
 from shoal.envs.registry import make
 from shoal.records.directory import RunDirectory
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan.defaults import defaults, split_settings
+from shoal.runs.plan.defaults import defaults, with_values
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.plan.presets import preset
 from shoal.xla.machine import cores
@@ -365,7 +365,10 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     for word in (name, name.upper(), f"+algo.{name}"):
         sentence = f"CartPole-v1 has no parameter {word!r}, and settings are flags; "
         assert refused(f"{word}=0.5") == sentence + told(as_flags + value * bool(parts))
-    assert error(split_settings, config, {name: 0.5}) == f"there is no setting {name!r}; {told(as_keywords)}"
+    assert (
+        error(with_values, RunConfig(), config, {name: 0.5})
+        == f"there is no setting {name!r}; {told(as_keywords)}"
+    )
 
 
 def test_a_flag_of_another_trainer_gets_what_switches_it_off(command, capsys):

@@ -102,7 +102,7 @@ class ChosenError(shoal.ShoalError):
 def only_choosing(shapes):
     """Let a run choose its checkpoint, and end there."""
 
-    def compile_run(*_, check=compiled_trainer.accept_any, restore=None, **__):
+    def compile_run(*_, check=lambda shapes: None, restore=None, **__):
         check(shapes)
         raise ChosenError(check.args[0].steps if restore is not None else None)
 

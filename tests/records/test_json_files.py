@@ -60,7 +60,7 @@ def path(tmp_path_factory):
         decided = decide_all(
             "CartPole-v1", environment_parameters={"half_length": 0.4}, overrides={"seeds": 2}, **search
         )
-        (path / f"{name}.json").write_text(json.dumps(resume.as_json(decided), indent=2))
+        (path / f"{name}.json").write_text(json.dumps(decided.as_json(), indent=2))
     (path / "summary.json").write_text(json.dumps(SUMMARY, indent=2))
     (run.path / pbt_run.SCHEDULE).write_text(json.dumps(SCHEDULE, indent=2))
     return path
@@ -80,7 +80,7 @@ def load(path):
     decided = decide(run_of(path).path)[0]
     for which in ("best", "last"):
         stored = loading.read_policies(run_of(path), which, None, decided)
-        loading.load_policy(stored, loading.chosen_member(stored, None, None), decided)
+        loading.load_policy(stored, loading.chosen_member(stored, None, None))
 
 
 def finished(path):

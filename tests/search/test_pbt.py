@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import shutil
 from types import SimpleNamespace
@@ -306,7 +307,9 @@ def test_a_schedule_gives_every_leaf_a_buffer_of_its_own():
     population, programs = populate(Halves(), BanditConfig(), seeds=(3, 4))
     schedule = [Step(0, {"rate": 0.5}), Step(4, {"rate": 0.25})]
     reporter = SimpleNamespace(members=members_of((3, 4)), on_exchange=lambda updates, rows: None)
-    change = pbt_run.Scheduled(schedule, reporter, {"rate": ("step_size", "baseline_rate")})
+    change = functools.partial(
+        pbt_run.follow_schedule, schedule, {"rate": ("step_size", "baseline_rate")}, reporter
+    )
     for updates, expected in ((0, 0.5), (3, 0.5), (4, 0.25)):
         history = History(updates=updates)
         population = change(population, history)

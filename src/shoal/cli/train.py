@@ -16,7 +16,7 @@ from shoal.records.run_config import RunConfig
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.defaults import Defaults, defaults
 from shoal.runs.train.drive import run_experiment
-from shoal.runs.train.planning import Call
+from shoal.runs.train.planning import Caller
 from shoal.runs.train.results import TrainedRun
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
@@ -54,10 +54,10 @@ class OutputFlags(LoggerFlags):
 
     def call(
         self, import_seconds: float, command: str, arguments: Sequence[str], own_process: bool = True
-    ) -> Call:
+    ) -> Caller:
         """Return how a command with some arguments calls for its runs."""
         loggers, command = companions_of(self.loggers()), flags.command_line(command, arguments)
-        return Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
+        return Caller(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,14 +54,7 @@ def _lower_bound(placed: Experiment, devices: Sequence[jax.Device]) -> float:
     """Return the least bytes of one member (see `limits`)."""
     run, first = placed.run, placed.solo[0]
     settings = compiled_trainer.program_settings(run, run.env_groups, "return_mean", None)
-    sizes = memory_limits.Sizes(
-        1,
-        run.num_envs,
-        run.num_steps,
-        run.eval_episodes,
-        settings.pool_size or memory_limits.NO_POOL,
-        run.absolute_episodes,
-    )
+    sizes = memory_limits.MemorySizes.of(run, 1, settings)
     units = memory_limits.unit_bytes(
         compiled_trainer.member_shapes(first.environment, first.config, settings), sizes
     )

@@ -19,7 +19,7 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import pbt_run
 from shoal.runs.train.drive import run_experiment
-from shoal.runs.train.planning import Call
+from shoal.runs.train.planning import Caller
 from shoal.runs.train.results import TrainedRun
 from shoal.search.distributions import Between, Int, read_distribution
 from shoal.search.grouping import Request
@@ -39,7 +39,7 @@ class PbtOptions:
 
 
 def run_pbt(
-    request: Request, tuned: Sequence[Tuned], options: PbtOptions, call: Call | None = None
+    request: Request, tuned: Sequence[Tuned], options: PbtOptions, call: Caller | None = None
 ) -> TrainedRun:
     """Train a population that exchanges; a directory that holds it already is resumed.
 
@@ -146,7 +146,7 @@ def _range(name: str, given: Any) -> Between:
     return distribution
 
 
-def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
+def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Caller | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 
     Raises:

@@ -28,9 +28,9 @@ from shoal.reports import run_html
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies.load import load
 from shoal.runs.policies.trained_policy import TrainedPolicy
-from shoal.runs.train import compiled_trainer, memory_limits, placement, resume
+from shoal.runs.train import compiled_trainer, memory_limits, placement
 from shoal.runs.train.drive import run_experiment
-from shoal.runs.train.planning import Call, is_metric_name
+from shoal.runs.train.planning import Caller, is_metric_name
 from shoal.search import memory_fit, search_report
 from shoal.search.casting import cast_space
 from shoal.search.grouping import (
@@ -119,14 +119,14 @@ class Sweep:
         return load(self.path, which, seed=seed, label=label)
 
 
-def run_sweep(request: Request, space: Space, options: SweepOptions, call: Call | None = None) -> Sweep:
+def run_sweep(request: Request, space: Space, options: SweepOptions, call: Caller | None = None) -> Sweep:
     """Train the points of a space, rank them, and train the best again; one that was interrupted resumes.
 
     Raises:
       ShoalError: a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the sweep, which is saved.
     """
-    call = Call() if call is None else call
+    call = Caller() if call is None else call
     request, base, space = check_request(request, space, options)
     points = space.points(options.samples, options.sample_seed, sobol=options.sobol)
     candidates = [Candidate(label_of(index, point), point) for index, point in enumerate(points)]
@@ -183,7 +183,7 @@ def check_request(
 def asked_json(base: Experiment, space: Space, options: SearchOptions) -> dict[str, Any]:
     """Return the request that a sweep's directory must hold to be the same sweep."""
     return {
-        "experiment": resume.as_json(base),
+        "experiment": base.as_json(),
         "space": space.to_json(),
         "options": {name: x for name, x in dataclasses.asdict(options).items() if name not in MAY_CHANGE},
     }
@@ -194,7 +194,7 @@ def _plan(
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
     options: SweepOptions,
-    call: Call,
+    call: Caller,
 ) -> list[Planned]:
     """Divide the settings among runs: those of the sweep so far as they were, the others in new ones.
 
@@ -358,7 +358,7 @@ class SweepProgress:
 
 
 def train_all(
-    planned: Sequence[Planned], objective: str, call: Call, after_each: Callable[[], object]
+    planned: Sequence[Planned], objective: str, call: Caller, after_each: Callable[[], object]
 ) -> None:
     """Train the runs that are not finished, one after the other."""
     todo = [run for run in planned if not run.is_finished]
@@ -438,7 +438,7 @@ def confirm(
     candidates: Sequence[Candidate],
     directory: SweepDirectory,
     options: SearchOptions,
-    call: Call,
+    call: Caller,
 ) -> list[Ranked]:
     """Train the best settings again on seeds that were never used, since the best of many scores flatters.
 

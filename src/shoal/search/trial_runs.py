@@ -17,7 +17,7 @@ from shoal.config.struct import parameter
 from shoal.records.lock import Lock
 from shoal.records.search_files import SWEEP
 from shoal.runs.train import placement
-from shoal.runs.train.planning import Call
+from shoal.runs.train.planning import Caller
 from shoal.search import memory_fit, optuna_study, search_report, sweep, tune
 from shoal.search.grouping import Candidate, Group, Planned, Request, group_candidates
 from shoal.search.ranking import MemberResult
@@ -47,14 +47,16 @@ class TuneOptions(sweep.SearchOptions):
     """Takes the study of this name in the storage; without it the one named shoal."""
 
 
-def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call | None = None) -> sweep.Sweep:
+def run_tuning(
+    request: Request, space: Space, options: TuneOptions, call: Caller | None = None
+) -> sweep.Sweep:
     """Train trials that Optuna proposes, batch by batch, and the best again; one that was interrupted resumes.
 
     Raises:
       ShoalError: Optuna is missing, or a setting cannot work; then nothing is left on disk.
       Interrupted: a signal ended the tuning, which is saved.
     """
-    call = Call() if call is None else call
+    call = Caller() if call is None else call
     optuna_study.require_optuna()
     request, base, space = sweep.check_request(request, space, options)
     asked = sweep.asked_json(base, space, options)
@@ -116,7 +118,7 @@ def _check_some(space: Space, runner: "_Runner") -> None:
     runner.check_halving([point for index, point in enumerate(points) if index not in errors])
 
 
-def _note_other_best(study: optuna_study.Study, call: Call) -> None:
+def _note_other_best(study: optuna_study.Study, call: Caller) -> None:
     """Say where the best trial of the study is, if another process has it."""
     if study.best is None:
         return
@@ -132,7 +134,7 @@ def _note_other_best(study: optuna_study.Study, call: Call) -> None:
 class _Runner:
     """Trains batches of trials in a directory; see `tuning.RunPoints`."""
 
-    def __init__(self, request: Request, directory: SweepDirectory, options: TuneOptions, call: Call):
+    def __init__(self, request: Request, directory: SweepDirectory, options: TuneOptions, call: Caller):
         self._request, self._directory, self._options, self._call = request, directory, options, call
 
     def check(self, point: Point) -> None:

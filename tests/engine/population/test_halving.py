@@ -21,7 +21,7 @@ from shoal.records.run_config import RunConfig
 from shoal.runs.plan.decide import decide
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.drive import run_experiment
-from shoal.runs.train.planning import Call
+from shoal.runs.train.planning import Caller
 
 RUN = RunConfig(num_envs=4, num_steps=8, total_steps=32 * 30)
 TWO_RUNGS = Halving(2, 64)
@@ -47,7 +47,7 @@ def train(path, halving=TWO_RUNGS, **settings):
         halving=halving,
         overrides={"run_dir": str(path), "devices": 1, **SMALL, **settings},
     )
-    return run_experiment(experiment, Call(progress=False))
+    return run_experiment(experiment, Caller(progress=False))
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from shoal.envs.checking.check_time import reported_activity
 from shoal.envs.checking.check_traces import trace
 from shoal.envs.checking.checker import RULES, Finding, check, report
 from shoal.runs.plan.decide import decide
-from shoal.runs.train.planning import Call, plan_run
+from shoal.runs.train.planning import Caller, plan_run
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
 # Of the cases that are run (not refused at sight) each costs a whole check: the first suite has the one that breaks
@@ -619,7 +619,7 @@ def test_a_run_says_before_training_that_no_episode_will_end(capsys):
         (Forever(), "Forever ends an episode, so that .* max_episode_steps=1000"),
         (Rarely(), "^$"),
     ):
-        plan_run(decide(env, overrides={"eval_max_steps": 50}), Call())
+        plan_run(decide(env, overrides={"eval_max_steps": 50}), Caller())
         assert re.search(words, capsys.readouterr().err)
 
 

@@ -51,15 +51,17 @@ def test_a_run_differs_from_the_preset_of_its_own_time(tmp_path, monkeypatch):
     """A later preset changes nothing of it; what a file of before lacks is today's; of another algorithm, too."""
     now = decide("CartPole-v1", overrides={"gamma": 0.5})
     saved = config_json(now, now)
-    assert saved["preset"] == now.preset == presets.preset("CartPole-v1", "ppo")
+    assert saved["preset"] == now.defaults.preset == presets.preset("CartPole-v1", "ppo")
     file = tmp_path / "config.json"
     file.write_text(json.dumps(saved))
     later = {"gamma": 0.5, "learning_rate": 0.25}
     monkeypatch.setattr("shoal.runs.plan.defaults.preset", lambda *_, **__: later)
     again = decide(None, config_file=file, overrides={})
-    assert again.preset == now.preset and again.differences == saved["settings"] == {"gamma": 0.5}
-    assert config_json(again, again)["preset"] == now.preset
-    assert decide(None, config_file=file, algorithm="dqn", overrides={}).preset == later
+    assert again.defaults.preset == now.defaults.preset and again.differences == saved["settings"] == {
+        "gamma": 0.5
+    }
+    assert config_json(again, again)["preset"] == now.defaults.preset
+    assert decide(None, config_file=file, algorithm="dqn", overrides={}).defaults.preset == later
     del saved["preset"]
     file.write_text(json.dumps(saved))
     assert "learning_rate" in decide(None, config_file=file, overrides={}).differences

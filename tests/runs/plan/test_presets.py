@@ -70,6 +70,6 @@ def test_a_preset_of_more_than_ten_minutes_says_so_before_it_begins(capsys):
         ("gymnax/Breakout-MinAtar", {"seeds": 1}, False),
     ):
         plan = SimpleNamespace(experiment=decide(name, overrides=overrides))
-        planning.note_duration(plan, planning.Call())
+        planning.note_duration(plan, planning.Caller())
         said = capsys.readouterr().err
         assert ("19,988,480 steps take 64 minutes" in said) == is_long == bool(said)

@@ -123,14 +123,14 @@ def test_functions_act_for_their_roles():
 @pytest.mark.parametrize(
     ("sides", "settings", "sentence"),
     [
-        (("random", "random"), {}, "environment=None is that of a run or policy"),
+        (("random", "random"), {}, "no environment was named; give one such as CartPole-v1, or a policy"),
         (("random", "random"), {"environment": "CartPole-v1"}, r"roles=\(\) of the world are not"),
         (
             ("random", "random"),
             {"environment": "probe/team", "role": 2},
             "role=2 is not one of the world's: 0, 1",
         ),
-        (("random", 3), {"environment": "probe/team"}, "second=3 is not a run, policy, 'random' or function"),
+        (("random", 3), {"environment": "probe/team"}, "second=3 is of type int, not a path"),
         (("random", "missing"), {"environment": "probe/team"}, "missing"),
         (
             (lambda observation, key: jnp.zeros(2, jnp.int32), "random"),

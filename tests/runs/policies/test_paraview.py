@@ -51,7 +51,7 @@ def read(path):
 
 def test_what_is_written_can_be_read(tmp_path):
     env = envs.TimeLimit(Chain(), 5)
-    path = recording.check_renderable(env, tmp_path / "out.pvd", 1)
+    path = recording.check_renderable(env, tmp_path / "out.pvd")
     states = [env.reset(None)[0]._replace(env=np.int32(n)) for n in (1, 4)]
     assert paraview.write_states(path, env, states, 5.0) == 2
     files = [dict(x.attrib) for x in ElementTree.parse(path).getroot().iter("DataSet")]
@@ -76,7 +76,7 @@ def test_what_is_written_can_be_read(tmp_path):
     np.testing.assert_array_equal(lines["points"][lines["connectivity"].reshape(-1, 2)], expected.lines)
     np.testing.assert_array_equal(lines["pull"], expected.line_fields["pull"])
     with pytest.raises(ShoalError, match=r"its data would be in '.*out-data', which exists already"):
-        recording.check_renderable(env, path, 1)
+        recording.check_renderable(env, path)
 
 
 def test_nothing_stays_of_what_cannot_be_written_and_refusals_are_early(tmp_path):
@@ -90,6 +90,6 @@ def test_nothing_stays_of_what_cannot_be_written_and_refusals_are_early(tmp_path
     with pytest.raises(
         ShoalError, match=r"CartPole cannot be written for ParaView: it has no `geometry\(state\)`"
     ):
-        recording.check_renderable(envs.make("CartPole-v1"), tmp_path / "a.pvd", 1)
+        recording.check_renderable(envs.make("CartPole-v1"), tmp_path / "a.pvd")
     with pytest.raises(ShoalError, match=r"there is no directory .*none"):
-        recording.check_renderable(Chain(), tmp_path / "none" / "a.pvd", 1)
+        recording.check_renderable(Chain(), tmp_path / "none" / "a.pvd")

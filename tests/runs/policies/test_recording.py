@@ -17,10 +17,12 @@ from shoal.config.settings import with_settings
 from shoal.engine.evaluation import play_episodes
 from shoal.envs.base import environment, restart, transition
 from shoal.runs.policies import films, recording
+from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import Clock, spec_of
 from shoal.types.spaces import Box, Discrete
 
 CONFIG = with_settings(config_class("ppo")(), hidden_sizes=(8,), core="gru", core_size=4)
+SETTINGS = recording.EpisodeSettings(jax.random.key(5), episodes=3, max_steps=200, greedy=False)
 
 
 @environment
@@ -65,15 +67,15 @@ class Growing(Noise):
 
 
 def policy_for(world):
-    """The parameters of a policy that has learned nothing."""
+    """A policy that has learned nothing."""
     algorithm = CONFIG.algorithm(spec_of(world))
-    return algorithm, algorithm.policy(algorithm.init(jax.random.key(7), 1), Clock.zero())
+    return TrainedPolicy(CONFIG, algorithm.policy(algorithm.init(jax.random.key(7), 1), Clock.zero()), world)
 
 
 def draw(world, path, **options):
-    _, parameters = policy_for(world)
-    options = {"episodes": 3, "max_steps": 200, "greedy": False} | options
-    return recording.draw_episodes(world, CONFIG, parameters, jax.random.key(5), path, **options)
+    told = {"tell": options.pop("tell")} if "tell" in options else {}
+    settings = SETTINGS._replace(**options)
+    return recording.draw_episodes(policy_for(world), world, path, settings, **told)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,8 @@ def frames_of(path):
 
 @pytest.mark.full
 def test_the_episodes_are_those_of_an_evaluation(film):
-    algorithm, parameters = policy_for(Noise())
+    policy = policy_for(Noise())
+    algorithm, parameters = policy.algorithm, policy.parameters
     episodes = play_episodes(
         Noise(), algorithm, parameters, jax.random.key(5), episodes=9, max_steps=200, greedy=False
     )
@@ -112,12 +115,10 @@ def test_there_is_a_picture_for_each_start_and_each_step(film):
 def test_few_colours_are_kept_as_they_are_and_the_film_says_how_far_it_is(tmp_path):
     world, path, told = envs.make("CartPole-v1", max_episode_steps=5), tmp_path / "out.gif", []
     film = draw(world, path, episodes=2, tell=told.append)
-    episodes = recording.record_episodes(
-        world, CONFIG, policy_for(world)[1], jax.random.key(5), 2, 200, False
-    )
+    episodes = recording.record_episodes(policy_for(world), world, SETTINGS._replace(episodes=2))
     states = [(episode, step) for episode in episodes for step in range(6)]
     for (picture, duration), (episode, step) in zip(frames_of(film.path), states, strict=True):
-        state = jax.tree.map(lambda x, step=step: x[step], episode.states)
+        state = jax.tree.map(lambda x, step=step: x[step], episode.state)
         np.testing.assert_array_equal(picture[: -films.CAPTION_HEIGHT], world.render(state))
         assert duration == (1000 if step == 5 else 20)
     assert film.returns == [5.0, 5.0]
@@ -139,8 +140,8 @@ def test_a_png_is_the_first_picture(tmp_path, film):
         state = jax.tree.map(
             lambda x: x[0],
             recording.record_episodes(
-                Noise(), CONFIG, policy_for(Noise())[1], jax.random.key(5), 1, 9, False
-            )[0].states,
+                policy_for(Noise()), Noise(), SETTINGS._replace(episodes=1, max_steps=9)
+            )[0].state,
         )
         np.testing.assert_array_equal(np.asarray(image)[:30], Noise().render(state))
 
@@ -206,13 +207,11 @@ def test_what_cannot_be_written_is_said_at_once(tmp_path, monkeypatch, name, sen
 def test_a_world_without_pictures_is_refused(tmp_path):
     with pytest.raises(ShoalError, match="MemoryChain cannot be drawn"):
         draw(envs.make("MemoryChain-v0"), tmp_path / "out.gif")
-    with pytest.raises(ShoalError, match="render_episodes=0 is too small"):
-        draw(Noise(), tmp_path / "out.gif", episodes=0)
 
 
 def read_film(pictures, path):
     """The images that a GIF of some pictures holds, and the pictures with their captions."""
-    frames = [films.Frame(picture, f"#1   step {k}", False) for k, picture in enumerate(pictures)]
+    frames = [films.FilmFrame(picture, f"#1   step {k}", False) for k, picture in enumerate(pictures)]
     with films.write_whole_file(path) as file:
         assert films._write_gif(file, frames, 10) == len(frames)
     with Image.open(path) as film:

@@ -1,6 +1,7 @@
 """The host's side: the budget, the points, who is told what, and where the time goes."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,14 @@ from shoal.types import Mean
 
 RUN = RunConfig(
     seeds=2, seed=5, num_envs=4, num_steps=8, total_steps=7 * 32, num_evals=2, log_every=64, eval_episodes=8
+)
+
+# Lets a run go on to its end.
+SUPERVISOR = SimpleNamespace(
+    begins=lambda phase: None,
+    next_stop=lambda updates: None,
+    between_pieces=lambda population, history: None,
+    wants_to_stop=lambda: False,
 )
 
 
@@ -72,8 +81,8 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
         initialise=initialise,
     )
     absolute = pieces.compile_absolute(compiled_run, 10 * run.eval_episodes)
-    result = pieces.train_population(compiled_run, run, recorder)
-    return pieces.with_absolute_metric(result, absolute), recorder.calls
+    result = pieces.train_population(compiled_run, run, recorder, History(), SUPERVISOR)
+    return pieces.with_absolute_metric(result, absolute, SUPERVISOR), recorder.calls
 
 
 @pytest.mark.quick("three")
@@ -129,8 +138,8 @@ def test_the_whole_budget_is_trained_and_told(done):
     assert isinstance(result.population, Run)
     assert result.population.updates.tolist() == [7, 7]
     assert result.population.learner.local.shape == (2, 4)
-    assert [updates for updates, _ in result.evaluations] == [0, 4, 7]
-    assert_equal(result.final, result.evaluations[-1][1])
+    assert [updates for updates, _ in result.history.evaluations] == [0, 4, 7]
+    assert_equal(result.final, result.history.evaluations[-1][1])
 
 
 def test_it_learns_and_every_number_is_one_a_seed(done):
@@ -168,8 +177,8 @@ def test_a_state_without_entries_is_trained_on_two_devices():
 
 def test_the_time_is_told_apart(done):
     result, _ = done
-    assert all(seconds > 0 for seconds in result.seconds)
-    assert result.seconds._fields == ("compile", "train", "evaluate")
+    assert all(seconds > 0 for seconds in result.history.seconds)
+    assert result.history.seconds._fields == ("compile", "train", "evaluate")
 
 
 @pytest.mark.full

@@ -16,7 +16,6 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
 from shoal.engine.run import ProgramSettings
-from shoal.runs.policies import policy_files
 from shoal.runs.train import finetuning
 from shoal.runs.train.compiled_trainer import member_shapes
 from shoal.types import Algorithm, Clock, spec_of
@@ -36,8 +35,7 @@ def shapes(chosen):
 
 def leaves_of(population):
     """What a run saves of what it has learned."""
-    named = struct.named_leaves(jax.device_get(population.learner.shared))
-    return {f"{policy_files.LEARNER}/{name}": x for name, x in named.items()}
+    return struct.named_leaves(jax.device_get(population.learner.shared))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,7 @@ def test_parameters_and_normalisers_are_taken_over_and_nothing_else(source, seed
     finetuning.check_inherit(shapes(chosen), leaves_of(source), "ppo", "somewhere")
     fresh, compiled = populate(ENV, chosen, seeds)
     before = values(fresh)
-    new = finetuning.inherit(fresh, leaves_of(source), "somewhere", len(seeds))
+    new = finetuning.inherit(fresh, leaves_of(source), len(seeds))
     assert jax.tree.structure(new) == jax.tree.structure(fresh)
     assert float(source.learner.shared.learning_rate_scale[0]) != 1.0
     assert (new.learner.shared.kl_coef == 7.0).all()
@@ -118,7 +116,7 @@ def test_a_run_that_saved_nothing_of_its_learner_is_refused():
     with pytest.raises(
         ShoalError, match=r"^from='x' cannot be used: the run saved nothing of what it had learned"
     ):
-        finetuning.check_inherit(shapes(config()), {"policy/actor": np.zeros((1, 3))}, "ppo", "x")
+        finetuning.learner_leaves({"policy/actor": np.zeros((1, 3))}, "x")
 
 
 @struct.struct
@@ -159,7 +157,7 @@ def test_inherit_is_of_one_member_and_each_has_its_own_config():
     rates = dataclasses.replace(population.config, step_size=jnp.asarray([0.1, 0.2]))
     population = dataclasses.replace(population, config=rates)
     leaves = leaves_of(populate(ENV, BanditConfig(spread=3.0), (7,))[0])
-    new = finetuning.inherit(population, leaves, "x", 1)
+    new = finetuning.inherit(population, leaves, 1)
     for k in range(2):
         np.testing.assert_array_equal(new.learner.shared.actions[k], leaves["learner/actions"][0])
     np.testing.assert_array_equal(new.config.step_size, rates.step_size)

@@ -16,7 +16,7 @@ from shoal.engine.rollout import RolloutState, no_ended_episodes, rollout
 from shoal.engine.run import batch_of, start
 from shoal.runs.plan.decide import decide
 from shoal.runs.train import compiled_trainer, memory_limits
-from shoal.runs.train.memory_limits import MemoryShare, Sizes, UnitBytes
+from shoal.runs.train.memory_limits import MemoryShare, MemorySizes, UnitBytes
 from shoal.runs.train.placement import check_memory, place
 from shoal.types import Clock, spec_of
 from shoal.xla import machine
@@ -61,8 +61,7 @@ def placed(**overrides):
 
 
 def sizes_of(run, settings):
-    pool = settings.pool_size or memory_limits.NO_POOL
-    return Sizes(run.seeds, run.num_envs, run.num_steps, run.eval_episodes, pool)
+    return MemorySizes.of(run, run.seeds, settings)
 
 
 def real_bytes(tree):
@@ -111,7 +110,7 @@ def test_a_rollout_and_an_evaluation_are_not_there_at_once():
 
 
 def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
-    sizes, units = Sizes(4, 8, 10, 3, 1), UnitBytes(100, 10, 0, 1, 1)
+    sizes, units = MemorySizes(4, 8, 10, 3, 1), UnitBytes(100, 10, 0, 1, 1)
     assert memory_limits.needed_bytes(sizes, units, ONE)["parameters and optimiser"] == 400
     spread = memory_limits.needed_bytes(sizes, units, MemoryShare(devices=2, groups=4, is_concurrent=True))
     assert spread == {

@@ -368,7 +368,7 @@ def test_the_numbers_of_an_environment_are_held_by_a_checksum():
         experiment = shoal.runs.plan.decide.decide(
             Halves(bonus=bonus), algorithm=BanditConfig(), overrides={}
         )
-        return resuming.identity_of(experiment, resuming.as_json(experiment))["environment"]["sha256"]
+        return resuming.identity_of(experiment, experiment.as_json())["environment"]["sha256"]
 
     assert checksum(1.0) == checksum(1.0) != checksum(2.0)
 

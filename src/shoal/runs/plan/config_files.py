@@ -10,9 +10,11 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors
 from shoal.config import arguments
 from shoal.envs.describing import decode_parameters
-from shoal.records.json_files import read_json
+from shoal.records.json_files import read_json, report_wrong_types
 
-PARTS = {"environment", "algorithm", "run"}  # of config.json
+NAMED = ("environment", "algorithm")  # parts of config.json that may be given by their names alone
+PARTS = {*NAMED, "run"}
+OF_ENVIRONMENT = {"name", "parameters", "gaps"}
 FURTHER_PARTS = {
     *("schema", "from", "from_step", "variants", "eval_env", "halving", "evolution"),
     *("settings", "asked", "history", "resumed_from", "has_masks", "preset"),
@@ -33,7 +35,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     what = name_of(path)
     saved = _read_toml(path, what) if path.suffix == ".toml" else read_json(path, what)
-    for name in ("environment", "algorithm"):
+    for name in NAMED:
         if isinstance(saved.get(name), str):
             saved[name] = {"name": saved[name]}
     if isinstance(saved.get("environment"), dict):
@@ -43,29 +45,19 @@ def read_config(path: str | Path) -> dict[str, Any]:
         hint = f"; it has {unknown[0]!r}{nearest(unknown[0], catalogue.algorithms())}" if unknown else ""
         raise ShoalError(f"{what} lacks {', '.join(lacking)}{hint or '; is it a config.json?'}")
     schema = saved.get("schema", SCHEMA)  # a file that was written by hand has none
-    if type(schema) is not int:
-        raise ShoalError(
-            f"{what} has schema={schema!r:.100}, which is not a whole number; {SCHEMA} would be right."
-        )
     if schema != SCHEMA:
-        made_by = "a newer" if schema > SCHEMA else "an earlier"
+        with report_wrong_types(what):
+            made_by = "a newer" if schema > SCHEMA else "an earlier"
         raise ShoalError(
             f"{what} was made by {made_by} version of Shoal (schema={schema}, and this one reads {SCHEMA}); "
             "use the version that made it."
         )
     for name in (*PARTS, "eval_env", "preset"):
         if not isinstance(saved.get(name, {}), dict):
-            kinds = (
-                "neither a name nor an object" if name in ("environment", "algorithm") else "not an object"
-            )
+            kinds = "neither a name nor an object" if name in NAMED else "not an object"
             raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is {kinds}.")
-    environment = saved["environment"]
-    if not isinstance(environment["name"], str) or not isinstance(environment["parameters"], dict):
-        raise ShoalError(
-            f"{what} has an environment whose name is not text, or whose parameters are not an object."
-        )
     # An entry of another name would otherwise count as left out, and the run be another one.
-    for entries, known in ((saved, PARTS | FURTHER_PARTS), (environment, {"name", "parameters", "gaps"})):
+    for entries, known in ((saved, PARTS | FURTHER_PARTS), (saved["environment"], OF_ENVIRONMENT)):
         for name in entries:
             if name not in known:
                 raise ShoalError(f"{what} has {name!r}, which no config has{nearest(name, known)}")
@@ -79,7 +71,7 @@ def content_of(config_file: str | Path | Mapping[str, Any] | None) -> Mapping[st
     return read_config(config_file) if config_file else {}
 
 
-def name_of(config_file: Any) -> str:
+def name_of(config_file: object) -> str:
     """Return the name of a config file, or of the content of one, for a message."""
     return "the config" if isinstance(config_file, Mapping) else f"config file {str(config_file)!r}"
 

@@ -2,14 +2,17 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shoal.algos import catalogue
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name
 from shoal.base.user_errors import reports_user_code
 from shoal.config import settings
+from shoal.config.arguments import short_repr
+from shoal.config.traced import check_traced
 from shoal.config.values import cast_to_declared
 from shoal.envs.describing import from_json
 from shoal.envs.registry import TRIAL
@@ -17,6 +20,9 @@ from shoal.records.json_files import report_wrong_types
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.config_files import content_of, name_of
 from shoal.runs.plan.presets import preset
+from shoal.types import AlgorithmConfig
+
+Config = TypeVar("Config", bound=AlgorithmConfig)
 
 
 class Defaults(NamedTuple):
@@ -34,7 +40,7 @@ class Defaults(NamedTuple):
 
     algorithm: str
     run: RunConfig
-    config: Any
+    config: AlgorithmConfig
     origin: str
     preset: Mapping[str, Any]
     of: tuple[str, bool]
@@ -45,11 +51,11 @@ class Defaults(NamedTuple):
 def defaults(
     environment: str = "",
     *,
-    algorithm: str | Any = "",
+    algorithm: str | type | AlgorithmConfig = "",
     config_file: str | Path | Mapping[str, Any] | None = None,
     environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
-    choices: Mapping[str, Any] | None = None,
+    choices: Mapping[str, object] | None = None,
     preset_settings: Mapping[str, Any] | None = None,
 ) -> Defaults:
     """Return the settings of a run without overrides, as a command's help shows them.
@@ -67,49 +73,44 @@ def defaults(
       ShoalError: an unknown name, with the nearest one.
     """
     saved = content_of(config_file)
-    given: Any = algorithm if settings.is_nested(algorithm) else None
-    algorithm = _name_of(algorithm) or saved.get("algorithm", {}).get("name", "ppo")
+    given = algorithm if settings.is_nested(algorithm) else None
+    named: str = _name_of(algorithm) or saved.get("algorithm", {}).get("name", "ppo")
     with report_wrong_types(name_of(config_file)) if saved else contextlib.nullcontext():
-        config = given or catalogue.config_class(algorithm)()
+        config: Any = given or catalogue.config_class(named)()
     trials = bool((environment_parameters or {}).get(TRIAL))
     if preset_settings is None:
-        preset_settings = _preset_of(saved, environment, algorithm, trials)
+        preset_settings = _preset_of(saved, environment, named, trials)
+    # Settings of the run that suit an algorithm better than those of `RunConfig`; a preset's come after them.
     values: dict[str, Any] = dict(getattr(config, "run_defaults", None) or {})
-    values |= _saved_values(saved, algorithm) if saved else preset_settings if use_preset else {}
-    if given is not None:
+    values |= _saved_values(saved, named) if saved else preset_settings if use_preset else {}
+    if given is not None:  # its settings are the caller's, those with their default values too
         values = {k: v for k, v in values.items() if k not in settings.all_names(config)}
-    config, values, is_chosen = _with_choices(config, values, choices or {})
+    # A preset or a file chooses the parts of a config first, and then the caller.
+    as_saved = settings.with_choices(config, values)
+    config = settings.with_choices(as_saved, choices or {})
+    is_chosen = config is not as_saved
     is_plain = not (saved or is_chosen) and given is None and (use_preset or not preset_settings)
-    run_settings, algorithm_settings = split_settings(config, values)
-    config = settings.with_settings(config, **algorithm_settings)
-    run = dataclasses.replace(RunConfig(), **run_settings)
-    run = run.with_total_steps(is_given="total_steps" in run_settings)
+    run, config = with_values(RunConfig(), config, _still_there(values, as_saved, config, set(choices or ())))
     if saved:  # values of a wrong type would otherwise be the defaults of a command's flags
         settings.check_fields(run)
         settings.check_fields(config)
     origin = "config file" if saved else "preset" if use_preset and preset_settings else "defaults"
-    return Defaults(
-        algorithm,
-        run,
-        config,
-        origin,
-        preset_settings,
-        (environment, trials),
-        is_plain and catalogue.is_builtin(algorithm),
-    )
+    is_plain = is_plain and catalogue.is_builtin(named)
+    return Defaults(named, run, config, origin, preset_settings, (environment, trials), is_plain)
 
 
-def _name_of(algorithm: Any) -> str:
+def _name_of(algorithm: str | type | AlgorithmConfig) -> str:
     """Return the name of an algorithm, which may be given as its config or the class of that."""
-    if settings.is_nested(algorithm):
-        return catalogue.name_of(algorithm)
-    return import_name(algorithm) if isinstance(algorithm, type) else algorithm
+    if isinstance(algorithm, str):
+        return algorithm
+    return import_name(algorithm) if isinstance(algorithm, type) else catalogue.name_of(algorithm)
 
 
 def _saved_values(saved: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Return the settings in a config file: the run's, and the algorithm's if it is the one that trains."""
     own = {name: x for name, x in saved["algorithm"].items() if name != "name"}
     is_same = algorithm == saved["algorithm"].get("name", "ppo")
+    # A run that has another one's settings gets a directory of its own.
     return saved["run"] | {"run_dir": ""} | (own if is_same else {})
 
 
@@ -121,24 +122,27 @@ def _preset_of(saved: Mapping[str, Any], environment: str, algorithm: str, trial
     return preset(environment, algorithm, trials=trials)
 
 
-def _with_choices(
-    config: Any, values: Mapping[str, Any], choices: Mapping[str, Any]
-) -> tuple[Any, dict[str, Any], bool]:
-    """Choose the parts of a config, first as a preset or a file says, then as the caller does.
+def _still_there(
+    values: Mapping[str, Any], as_saved: AlgorithmConfig, config: AlgorithmConfig, choices: Set[str]
+) -> dict[str, Any]:
+    """Return the values without those that are settings of a part that is not chosen, or choose such a part.
 
-    Returns:
-      the config, the values without those that are settings of a part that is not chosen, and whether the caller chose.
+    Args:
+      values: of a preset or a file.
+      as_saved: the config with the parts that these choose.
+      config: the config with the parts that the caller chooses.
+      choices: the names of the caller's settings.
     """
-    as_saved = settings.with_choices(config, values)
-    config = settings.with_choices(as_saved, choices)
     known = settings.settings_of(config)
     elsewhere = settings.all_names(as_saved) - set(known)
     chosen = {name for name in choices if name in known and known[name].field.choice}
-    return config, {k: v for k, v in values.items() if k not in elsewhere | chosen}, config is not as_saved
+    return {k: v for k, v in values.items() if k not in elsewhere | chosen}
 
 
-def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide settings by name into the run's and the algorithm's.
+def with_values(
+    run: RunConfig, config: Config, values: Mapping[str, object], parameters: Collection[str] = ()
+) -> tuple[RunConfig, Config]:
+    """Replace settings of a run and of its algorithm, each by its name, whichever of the two has it.
 
     Numbers are made those of Python that the field declares: whole ones such as 1e5 or `numpy.int64(8)` are taken
     for an int.
@@ -146,19 +150,28 @@ def split_settings(config: Any, values: Mapping[str, Any]) -> tuple[dict[str, An
     Args:
       config: the algorithm's, whose parts are chosen.
       values: settings by name.
+      parameters: the names of the environment's parameters, for the message where one is given as a setting.
 
     Raises:
-      ShoalError: a name that neither has.
+      ShoalError: a name that neither has, or a traced value where none can be.
     """
-    run_settings, algorithm_settings = settings.settings_of(RunConfig()), settings.settings_of(config)
-    known = algorithm_settings | run_settings
+    of_run = settings.settings_of(run)
+    known = settings.settings_of(config) | of_run
     for name, value in values.items():
         if name not in known and (keyed := settings.find(config, name)):
             known[name] = keyed
+        if name not in known and name in parameters:
+            raise ShoalError(
+                f"{name} is a parameter of the environment, not a setting; "
+                f"environment_parameters={{{name!r}: {short_repr(value)}}} gives it."
+            )
         if name not in known:
             raise settings.unknown_setting(name, value, config, [*known, "algorithm"])
     cast = {name: cast_to_declared(from_json(value), known[name].declared) for name, value in values.items()}
-    return (
-        {name: value for name, value in cast.items() if name in run_settings},
-        {name: value for name, value in cast.items() if name not in run_settings},
-    )
+    own: dict[str, Any] = {name: value for name, value in cast.items() if name in of_run}
+    run = dataclasses.replace(run, **own)
+    config = settings.with_settings(config, **{name: x for name, x in cast.items() if name not in of_run})
+    # A budget in updates is read here, so that a traced one must be refused before.
+    for part in (run, config):
+        check_traced(part)
+    return run.with_total_steps(is_given="total_steps" in own), config

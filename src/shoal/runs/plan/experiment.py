@@ -22,14 +22,15 @@ from shoal.envs.trials import consecutive
 from shoal.envs.wrappers import Shown
 from shoal.records import pbt_settings as evolutions
 from shoal.records.halving import Halving
+from shoal.records.json_files import to_jsonable
 from shoal.records.members import Members, Variant, members_of
 from shoal.records.pbt_settings import Evolution
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.config_files import SCHEMA
-from shoal.runs.plan.defaults import Defaults
+from shoal.runs.plan.defaults import Config, Defaults
 from shoal.runs.plan.defaults import defaults as find_defaults
 from shoal.runs.plan.variants import named, number
-from shoal.types import Environment, spec_of
+from shoal.types import AlgorithmConfig, Environment, spec_of
 from shoal.types.spaces import Dict
 
 
@@ -41,7 +42,7 @@ class Experiment:
     environment_parameters: Mapping[str, Any]
     environment: Environment
     algorithm: str
-    config: Any
+    config: AlgorithmConfig
     run: RunConfig
     defaults: Defaults = dataclasses.field(compare=False)  # the settings that the caller did not give
     started_from: str = ""
@@ -49,9 +50,8 @@ class Experiment:
     # The `run` and the `step` of the checkpoint of another run that this one resumes; empty for a run of its own.
     resumed_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment_gaps: Mapping[str, str] = dataclasses.field(default_factory=dict)  # see `Description`
-    unresolved_config: Any = (
-        None  # the algorithm's config before implied settings were filled in; None is `config` itself
-    )
+    # The algorithm's config before implied settings were filled in; None is `config` itself.
+    unresolved_config: AlgorithmConfig | None = None
     variants: tuple[Variant, ...] = ()  # the members' settings; empty where only their seeds differ
     # The parameters of the environment of evaluations that differ from the environment's.
     evaluation_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -62,11 +62,6 @@ class Experiment:
     def members(self) -> Members:
         """The members that are trained."""
         return members_of(range(self.run.seed, self.run.seed + self.run.seeds), self.variants)
-
-    @property
-    def preset(self) -> Mapping[str, Any]:
-        """The tuned settings of the environment at the time of the run, used or not; empty if there are none."""
-        return self.defaults.preset
 
     @functools.cached_property
     def differences(self) -> dict[str, Any]:
@@ -80,7 +75,11 @@ class Experiment:
             return {}
         expected = settings.flat(usual.config) | settings.flat(usual.run)
         own = settings.flat(self.config if self.unresolved_config is None else self.unresolved_config)
-        telling = {x for part in (self.run, self.config) for x in settings.names_where(part, _tells_apart)}
+        telling = {
+            x
+            for part in (self.run, self.config)
+            for x in settings.names_where(part, lambda x: x.field.use.tells_apart)
+        }
         found = {
             setting: json_value(value)
             for setting, value in (own | settings.flat(self.run)).items()
@@ -99,8 +98,10 @@ class Experiment:
         """Return the defaults of the preset alone; None where the algorithm has none."""
         if self.defaults.is_plain:
             return self.defaults
-        algorithm: Any = self.algorithm
-        if not catalogue.is_builtin(algorithm):  # a class that need not be importable, or made without words
+        algorithm: str | AlgorithmConfig = self.algorithm
+        if not catalogue.is_builtin(
+            self.algorithm
+        ):  # a class that need not be importable, or made without words
             try:
                 algorithm = type(self.config)()
             except TypeError:
@@ -109,7 +110,7 @@ class Experiment:
             self.environment_name,
             algorithm=algorithm,
             environment_parameters=self.environment_parameters,
-            preset_settings=self.preset,
+            preset_settings=self.defaults.preset,
         )
 
     @property
@@ -163,9 +164,11 @@ class Experiment:
         """
         if not parameters:
             return self.environment
+        return shown(describing.rebuild(self._environment_json(), parameters)[0], self.run)
+
+    def _environment_json(self) -> dict[str, Any]:
         description = Description(self.environment_name, self.environment_parameters, self.environment_gaps)
-        environment = describing.rebuild(describing.description_to_json(description), parameters)[0]
-        return shown(environment, self.run)
+        return describing.description_to_json(description)
 
     def validate(self) -> None:
         """Require that all settings can work, before anything compiles; the error names the first that cannot."""
@@ -207,48 +210,39 @@ class Experiment:
         before = resolved if self.unresolved_config is None else settings.flat(self.unresolved_config)
         algorithm = {name: json_value(x) for name, x in resolved.items() if name in before}
         algorithm |= {name: None for name, x in before.items() if x is None}
-        further: dict[str, Any] = {}
-        if self.variants:
-            further["variants"] = [
-                {"label": x.label, "settings": {name: float(y) for name, y in x.settings.items()}}
-                for x in self.variants
-            ]
-        if self.evaluation_parameters:
-            further["eval_env"] = {
-                name: describing.to_json(x) for name, x in self.evaluation_parameters.items()
-            }
-        if self.halving:
-            further["halving"] = self.halving._asdict()
-        if self.evolution:
-            further["evolution"] = self.evolution.to_json()
-        if self.resumed_from:
-            further["resumed_from"] = dict(self.resumed_from)
-        return {
+        variants = [(x.label, {name: float(y) for name, y in x.settings.items()}) for x in self.variants]
+        further = {
+            "variants": [{"label": label, "settings": numbers} for label, numbers in variants],
+            "eval_env": {name: describing.to_json(x) for name, x in self.evaluation_parameters.items()},
+            "halving": self.halving and self.halving._asdict(),
+            "evolution": self.evolution.to_json(),
+            "resumed_from": dict(self.resumed_from),
+        }
+        content = {
             "schema": SCHEMA,
-            "environment": describing.description_to_json(
-                Description(self.environment_name, self.environment_parameters, self.environment_gaps)
-            ),
+            "environment": self._environment_json(),
             "algorithm": {"name": self.algorithm, **algorithm},
             "run": {
                 name: json_value(x) for name, x in settings.flat(self.run).items() if name != "num_updates"
             },
             "from": self.started_from,
             "from_step": self.from_step,
-            **further,
+            **{name: x for name, x in further.items() if x},
         }
+        return to_jsonable(content, not_finite=str)
 
 
 def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
     """Return the experiment that trains the members of a variant alone."""
     with named(variant.label):
         is_resolved = experiment.unresolved_config is not None
-        unresolved = experiment.unresolved_config if is_resolved else experiment.config
-        values = {name: number(name, x) for name, x in variant.settings.items()}
-        own = settings.with_settings(unresolved, **Variant(variant.label, values).of_algorithm())
-        parameters = Variant(variant.label, values).parameters()
+        variant = Variant("", {name: number(name, x) for name, x in variant.settings.items()})
+        own = settings.with_settings(
+            experiment.unresolved_config or experiment.config, **variant.of_algorithm()
+        )
+        parameters = variant.parameters()
         environment = experiment.with_parameters(parameters)
-        forms: list[Any] = [jax.tree.structure(x) for x in (environment, experiment.environment)]
-        if forms[0] != forms[1]:
+        if len({jax.tree.structure(x) for x in (environment, experiment.environment)}) > 1:
             raise ShoalError(
                 f"one of the parameters {', '.join(parameters)} of the environment is not a number that is data, so "
                 "that it cannot differ between the members of one compiled program."
@@ -269,7 +263,7 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
         )
 
 
-def _check_discount(environment: Environment, config: Any) -> None:
+def _check_discount(environment: Environment, config: AlgorithmConfig) -> None:
     """Raise ShoalError if an environment shapes its rewards with another discount than the algorithm's."""
     discount = getattr(unwrapped(environment), "shaping_discount", None)
     gamma = settings.flat(config).get("gamma")
@@ -286,7 +280,7 @@ def _check_discount(environment: Environment, config: Any) -> None:
     )
 
 
-def _check_budget(run: RunConfig, config: Any) -> None:
+def _check_budget(run: RunConfig, config: AlgorithmConfig) -> None:
     """Raise ShoalError if the whole budget passes before an algorithm with a replay learns anything."""
     values = settings.flat(config)
     if not {"learning_starts", "train_frequency"} <= values.keys():
@@ -302,7 +296,7 @@ def _check_budget(run: RunConfig, config: Any) -> None:
         )
 
 
-def resolve(config: Any) -> Any:
+def resolve(config: Config) -> Config:
     """Fill in settings that an algorithm's config implies, or that depend on the machine, if it has a method for it.
 
     That method is to check all values; of a config without it they are checked here.
@@ -330,7 +324,3 @@ def shown(environment: Environment, run: RunConfig) -> Environment:
                 f"observation is a {type(space).__name__}; leave it out."
             )
     return Shown(environment, *names.values()) if any(names.values()) else environment
-
-
-def _tells_apart(setting: settings.Setting) -> bool:
-    return setting.field.use.tells_apart

@@ -1,8 +1,7 @@
 """Checks of the settings that differ between the members of a population."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
@@ -11,6 +10,8 @@ from shoal.config import arguments, settings
 from shoal.records.members import ENVIRONMENT, Variant
 from shoal.records.pbt_settings import Evolution
 from shoal.records.run_config import RunConfig
+from shoal.runs.plan.defaults import Config
+from shoal.types import AlgorithmConfig
 
 
 @contextlib.contextmanager
@@ -19,12 +20,13 @@ def named(label: str) -> Iterator[None]:
     try:
         yield
     except ShoalError as error:
+        # A subclass has more than its sentence, such as the frames of a user's code, and passes unchanged.
         if not label or type(error) is not ShoalError:
             raise
         raise ShoalError(f"member {label!r}: {error}") from error
 
 
-def check_variants(variants: Sequence[Variant], config: Any, overrides: Mapping[str, Any]) -> None:
+def check_variants(variants: Sequence[Variant], config: AlgorithmConfig, given: Set[str]) -> None:
     """Raise ShoalError unless all variants have labels and set the same numbers, which nothing else sets."""
     labels = [variant.label for variant in variants]
     if len(set(labels)) < len(labels) or not all(labels):
@@ -37,14 +39,10 @@ def check_variants(variants: Sequence[Variant], config: Any, overrides: Mapping[
                 "the same settings in each."
             )
     for name in variants[0].of_algorithm() if variants else ():
-        check_varies(name, config)
-        if name in overrides:
-            raise ShoalError(
-                f"{name}={overrides[name]!r} has no effect, since {name} differs between the members; change it there."
-            )
+        _check_varies(name, config, given, "differs between the members; change it there")
 
 
-def with_first_settings(evolution: Evolution, config: Any, overrides: Mapping[str, Any]) -> Any:
+def with_first_settings(evolution: Evolution, config: Config, given: Set[str]) -> Config:
     """Return a config with values of the settings that change while a run trains, so that it has them as data.
 
     Raises:
@@ -55,40 +53,40 @@ def with_first_settings(evolution: Evolution, config: Any, overrides: Mapping[st
             raise ShoalError(
                 f"{name} cannot be tuned; only numbers of the algorithm can, such as learning_rate."
             )
-        check_varies(name, config)
-        if name in overrides:
-            raise ShoalError(
-                f"{name}={overrides[name]!r} has no effect, since {name} changes while the run trains; give it once."
-            )
+        _check_varies(name, config, given, "changes while the run trains; give it once")
     return settings.with_settings(config, **evolution.examples[0]) if evolution else config
 
 
-def check_varies(name: str, config: Any) -> None:
+def _check_varies(name: str, config: AlgorithmConfig, given: Set[str], how: str) -> None:
     """Require that a setting of the algorithm may differ between the members of one compiled program.
 
+    Args:
+      given: the names of the settings that the caller gave.
+      how: in what way it differs, for the message.
     Raises:
-      ShoalError: there is no such setting, or it is static.
+      ShoalError: there is no such setting, it is static, or the caller gave it for all members.
     """
     setting = settings.find(config, name)
-    known = settings.settings_of(config)
     if setting is None and name not in settings.settings_of(RunConfig()):
         raise settings.unknown_setting(name, "...", config)
     if setting is None or not setting.is_data:
-        floats = [
-            x for x, found in known.items() if found.is_data and found.declared in (float, float | None)
-        ]
+        known = settings.settings_of(config).items()
+        floats = [x for x, found in known if found.is_data and found.declared in (float, float | None)]
         raise ShoalError(
             f"{name} cannot differ between the members of one compiled program, since it is not a number that is data; "
             f"such are {', '.join(floats)}."
         )
+    if name in given:
+        raise ShoalError(f"{name}={setting.value!r} has no effect, since {name} {how}.")
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: object) -> float:
     """Return a number of Python.
 
     Raises:
       ShoalError: it is none.
     """
+    # NumPy's numbers come from searches; True is a number of Python too, and none of these.
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ShoalError(f"{name}={arguments.short_repr(value)} is not a number.")
     return float(value)

@@ -146,6 +146,7 @@ def _step_in_chunks(
     ended: Any = 0.0
     for start in starts:
         stop = min(start + starts.step, num_steps)
+        # Arrays, so that every chunk runs the same program.
         states, chunk_ended, recorded = step(states, key, jnp.int32(start), jnp.int32(stop))
         # Waits for the chunk; the sums of the devices, and of several agents after the others.
         sums = [np.sum(np.asarray(x, np.float64), axis=0) for x in jax.tree.leaves(chunk_ended)]

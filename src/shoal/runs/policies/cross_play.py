@@ -19,7 +19,6 @@ from shoal.config import arguments, struct
 from shoal.config.traced import on_host
 from shoal.engine.players import RandomPlayer, ScriptedPlayer, Side, play_pairs
 from shoal.envs.describing import describe
-from shoal.envs.given import environment_of
 from shoal.monitor.progress import ignore_text
 from shoal.records import scores
 from shoal.records.checkpoint_record import Choice
@@ -30,8 +29,8 @@ from shoal.runs.policies.load import (
     environment_for,
     load_policies,
     read_policies,
+    training_experiment,
 )
-from shoal.runs.policies.load import training_experiment as experiment_of
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import memory_limits
 from shoal.types import Environment, spec_of
@@ -42,15 +41,22 @@ RANDOM = "random"
 Opponent = str | Path | TrainedPolicy | Sequence[TrainedPolicy] | Callable[[Any, jax.Array], Any]
 
 
+Player = TrainedPolicy | RandomPlayer | ScriptedPlayer
+
+
 class _Given(NamedTuple):
     """One side as the caller named it."""
 
     name: str
     seeds: list[int | str]  # the seeds of the run's policies, or numbers
-    players: list[Any]  # policies, or one RandomPlayer or ScriptedPlayer
+    players: list[Player]  # policies, or one of another kind
     which: str = ""  # "best" or "last", for a run
     run: RunDirectory | None = None
     failed: Sequence[int | str] = ()  # the seeds of the run that were not trained to the end, left out
+
+    def as_json(self) -> dict[str, object]:
+        """Return the entries of the result that name the side."""
+        return {"name": self.name, "which": self.which, "seeds": self.seeds, "failed": list(self.failed)}
 
 
 @on_host
@@ -110,8 +116,8 @@ def cross_play(
         "mode": "greedy" if greedy else "sampled",
         **sizes,
         "unfinished": float(unfinished.mean()),
-        "first": _description(given[0], [role]),
-        "second": _description(given[1], others),
+        "first": given[0].as_json() | {"roles": [role]},
+        "second": given[1].as_json() | {"roles": others},
         "returns": {k: _statistics(agents[..., np.equal(world.roles, k)]) for k in [role, *others]},
     }
 
@@ -127,6 +133,7 @@ def _play(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Play all pairs, and return their results as `play_pairs` does."""
     pairs = len(given[0].players) * len(given[1].players)
+    # One after the other on a CPU, where batched matrix products are slower; so only one pair is in memory.
     mapped_by = "map" if backend.is_cpu() else "vmap"
     bytes_each = sum(memory_limits.episode_bytes(world, _config(side.players[0])) for side in given)
     together = pairs if mapped_by == "vmap" else 1
@@ -138,7 +145,13 @@ def _play(
         return jax.device_get(play_pairs(struct.as_arrays(world), *sides, key, **options))
 
 
-def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Mapping[str, Any]) -> _Given:
+def _side(
+    argument: str,
+    value: object,
+    checkpoint: int | str | Choice | None,
+    which: str,
+    parameters: Mapping[str, Any],
+) -> _Given:
     """Return the players of one side.
 
     Raises:
@@ -150,19 +163,14 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
         return _Given("policies", list(range(len(value))), list(value))
     if isinstance(value, str) and value == RANDOM:
         return _Given(RANDOM, [0], [RandomPlayer()])
+    # A path may have a colon, so that what exists is a run.
     if isinstance(value, str) and ":" in value and not os.path.exists(value):
         value = import_object(value)
     if callable(value) and not isinstance(value, type):
         return _Given(import_name(value), [0], [ScriptedPlayer(value)])
-    if not isinstance(value, str | Path):
-        raise ShoalError(
-            f"{argument}={arguments.short_repr(value)} is not a run, policy, 'random' or function (observation, key) "
-            "-> action."
-        )
     directory = RunDirectory.open(arguments.path(argument, value))
-    experiment = experiment_of(directory, parameters)
-    stored = read_policies(directory, which, checkpoint, experiment)
-    policies = load_policies(stored, None, None, experiment)
+    stored = read_policies(directory, which, checkpoint, training_experiment(directory, parameters))
+    policies = load_policies(stored)
     failed = stored.failed_of(policies)
     policies = {seed: policy for seed, policy in policies.items() if seed not in failed}
     if not policies:
@@ -170,16 +178,6 @@ def _side(argument: str, value: Any, checkpoint: Any, which: str, parameters: Ma
             f"{argument}={str(value)!r}: each seed had a number that was not finite; none can play."
         )
     return _Given(str(value), list(policies), list(policies.values()), stored.title, directory, failed)
-
-
-def _description(side: _Given, roles: list[int]) -> dict[str, Any]:
-    return {
-        "name": side.name,
-        "which": side.which,
-        "seeds": side.seeds,
-        "failed": list(side.failed),
-        "roles": roles,
-    }
 
 
 def _world(
@@ -198,12 +196,10 @@ def _world(
             environment, environment_parameters=parameters, config_file=runs[0].path, overrides={}
         )
         name, world, mode = experiment.environment_name, experiment.environment, experiment.run.eval_mode
-    elif environment is None and not policies:
-        raise ShoalError("environment=None is that of a run or policy, and there is none; name one.")
     else:
-        world = environment_of(policies[0].environment if environment is None else environment, parameters)
+        world = environment_for(policies[0] if policies else None, environment, parameters)
         name = environment if isinstance(environment, str) else describe(world).name
-    for policy in policies:
+    for policy in policies:  # of both sides, each of which must be able to act there
         environment_for(policy, world, {})
     return name, world, mode
 
@@ -220,7 +216,7 @@ def _agents_of(world: Environment, role: int) -> tuple[int, ...]:
     return tuple(agent for agent, other in enumerate(roles) if other == role)
 
 
-def _config(player: Any) -> Any:
+def _config(player: Player) -> Any:
     return player.config if isinstance(player, TrainedPolicy) else player
 
 
@@ -231,9 +227,8 @@ def _stacked(side: _Given, world: Environment) -> Side:
       ShoalError: they are policies of several kinds.
     """
     parts = [(_config(x), x.parameters if isinstance(x, TrainedPolicy) else ()) for x in side.players]
-    kinds = {jax.tree.structure(part) for part in parts}
-    shapes = {tuple(jnp.shape(x) for x in jax.tree.leaves(part)) for part in parts}
-    if len(kinds) > 1 or len(shapes) > 1:
+    forms = {(jax.tree.structure(x), tuple(map(jnp.shape, jax.tree.leaves(x)))) for x in parts}
+    if len(forms) > 1:
         raise ShoalError(
             "the policies of one side must be of one algorithm and network; play the others apart."
         )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,6 @@ from shoal.runs.plan.experiment import Experiment
 from shoal.runs.plan.variants import number
 from shoal.runs.policies import recording
 from shoal.runs.policies.load import (
-    StoredPolicies,
     check_which,
     environment_for,
     load_policies,
@@ -42,10 +41,10 @@ from shoal.runs.policies.load import (
     read_policies,
     training_experiment,
 )
-from shoal.runs.policies.recording import Rendered
+from shoal.runs.policies.recording import EpisodeSettings, Rendered
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import memory_limits
-from shoal.types import EPISODE_ENDED, Environment, spec_of
+from shoal.types import EPISODE_ENDED, AlgorithmConfig, Environment, PyTree, spec_of
 from shoal.types.spaces import Dict
 from shoal.xla import machine
 
@@ -96,6 +95,7 @@ def evaluate(
     policy = _exploring(policy_of(policy), eval_epsilon, settings.greedy)
     count = arguments.whole_number("consecutive", consecutive, 1, arguments.LARGEST_INDEX)
     environment = trials.consecutive(environment_for(policy, environment, parameters), count)
+    # Its numbers are data, so that other parameters compile nothing again.
     environment = struct.as_arrays(environment)
     per_episode = arguments.boolean("per_episode", per_episode)
     _check_episode_memory("episodes", settings.episodes, environment, policy)
@@ -123,7 +123,6 @@ class RunEvaluation:
       seed: of the episodes, the same ones for each policy.
       greedy: whether the policies take their mode or sample; None does as the run's evaluations did.
       eval_epsilon: as in `evaluate`.
-      eval_epsilon: as in `evaluate`.
       memory_lasts: "trial" or "episode", instead of the setting that the policies were trained with.
       consecutive: as in `evaluate`; None does as the run's evaluations did. `max_steps` is that of each.
       episodes_file: an .npz file for the results of each episode: the arrays of `evaluate`'s `episodes` with a first
@@ -150,39 +149,43 @@ class RunEvaluation:
     render: str | Path = ""
     render_episodes: int = 3
 
-    def checked(self) -> "RunEvaluation":
-        """Return it with each value of its type.
-
-        Raises:
-          ShoalError: one cannot be had, or a file cannot be written.
-        """
-        episodes = arguments.whole_number("render_episodes", self.render_episodes, 1, arguments.LARGEST_INDEX)
-        _check_episode_settings(self.episodes, 1, self.seed, self.greedy is None or self.greedy)
-        run_seed = None if self.run_seed is None else arguments.seed("run_seed", self.run_seed)
-        files = {"plot": self.plot, "render": self.render, "episodes_file": self.episodes_file}
-        paths: dict[str, Any] = {name: x if x == "" else arguments.path(name, x) for name, x in files.items()}
-        if self.episodes_file and (obstacle := find_obstacle(Path(paths["episodes_file"]))):
-            raise ShoalError(f"episodes_file={str(paths['episodes_file'])!r} cannot be written: {obstacle}.")
-        which = check_which(self.which)
-        return dataclasses.replace(self, render_episodes=episodes, run_seed=run_seed, which=which, **paths)
-
     def of(self, experiment: Experiment) -> "RunEvaluation":
-        """Return it with the settings of a run's evaluations where none are given.
+        """Return it with each value of its type, and with the settings of a run's evaluations where none are given.
 
         Raises:
-          ShoalError: the environment cannot be drawn or makes no trials, or two settings exclude each other.
+          ShoalError: a value cannot be had, a file cannot be written, the environment cannot be drawn or makes no
+            trials, or two settings exclude each other.
         """
-        _check_pictures(experiment.environment, self.plot, self.render, self.render_episodes)
-        run = experiment.run
+        run, environment = experiment.run, experiment.environment
         greedy = run.eval_mode != "sampled" if self.greedy is None else self.greedy
         consecutive = run.eval_consecutive if self.consecutive is None else self.consecutive
-        trials.consecutive(experiment.environment, consecutive)
+        _check_episode_settings(self.episodes, 1, self.seed, greedy)
+        files = {"plot": self.plot, "render": self.render, "episodes_file": self.episodes_file}
+        paths: dict[str, Any] = {name: x if x == "" else arguments.path(name, x) for name, x in files.items()}
+        asked = dataclasses.replace(
+            self,
+            which=check_which(self.which),
+            run_seed=None if self.run_seed is None else arguments.seed("run_seed", self.run_seed),
+            greedy=greedy,
+            consecutive=consecutive,
+            render_episodes=arguments.whole_number(
+                "render_episodes", self.render_episodes, 1, arguments.LARGEST_INDEX
+            ),
+            **paths,
+        )
+        trials.consecutive(environment, consecutive)
         if consecutive != 1 and self.memory_lasts == "episode":
             raise ShoalError(
                 f"consecutive={consecutive} keeps the memory from one episode to the next, which "
                 "memory_lasts='episode' clears; give one of them."
             )
-        return dataclasses.replace(self, greedy=greedy, consecutive=consecutive)
+        if asked.episodes_file and (obstacle := find_obstacle(Path(asked.episodes_file))):
+            raise ShoalError(f"episodes_file={str(asked.episodes_file)!r} cannot be written: {obstacle}.")
+        if asked.render:
+            recording.check_renderable(environment, asked.render)
+        if asked.plot:
+            _check_plot(environment, Path(asked.plot))
+        return asked
 
 
 @on_host
@@ -212,12 +215,9 @@ def evaluate_run(
     """
     machine.prepare()
     own = {field.name for field in dataclasses.fields(RunEvaluation)}
-    asked = RunEvaluation(**{name: x for name, x in options.items() if name in own}).checked()
-    parameters = arguments.parameters_of_call(
-        "environment_parameters",
-        environment_parameters,
-        {name: x for name, x in options.items() if name not in own},
-    )
+    asked = RunEvaluation(**{name: x for name, x in options.items() if name in own})
+    others = {name: x for name, x in options.items() if name not in own}
+    parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, others)
     run, label = resolve_run(arguments.path("run", run), asked.label)
     directory = RunDirectory.open(run)
     if environment is None:
@@ -226,55 +226,111 @@ def evaluate_run(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )
     asked = asked.of(experiment)
-    trained_in = training_experiment(directory, parameters)
-    stored = read_policies(directory, asked.which, asked.checkpoint, trained_in)
-    policies = load_policies(stored, asked.run_seed, asked.memory_lasts, trained_in, label)
-    policies = {
-        k: _exploring(policy, asked.eval_epsilon, bool(asked.greedy)) for k, policy in policies.items()
-    }
-    return _evaluate_policies(asked, experiment, trained_in, stored, policies, tell)
-
-
-def _evaluate_policies(
-    asked: RunEvaluation,
-    experiment: Experiment,
-    trained_in: Experiment,
-    stored: StoredPolicies,
-    policies: Mapping[Any, TrainedPolicy],
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
-    """Return the results of `evaluate_run` for policies by their seeds, with its files written."""
-    environment, episodes, failed = experiment.environment, asked.episodes, stored.failed_of(policies)
-    if asked.render:
-        one = next(iter(policies.values()))
-        _check_episode_memory("render_episodes", asked.render_episodes, environment, one)
-    settings: dict[str, Any] = dict(environment=environment, seed=asked.seed, greedy=asked.greedy)
-    if len(failed) == len(policies) and asked.run_seed is None and not asked.checkpoint:
-        names = ", ".join(map(str, failed))
-        raise ShoalError(
-            f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
-        )
-    results: dict[str, Any] = {"environment": experiment.environment_name, "which": stored.title}
-    results["failed"] = failed
-    if environment.num_agents > 1:
-        results["team_return"] = team_return_of(environment)
-    tell(
-        f"evaluating {len(policies)} polic{'y' if len(policies) == 1 else 'ies'} on {episodes:,} episodes each"
+    # The structure of the policies is that of the world they were trained in, which may be another one.
+    stored = read_policies(
+        directory, asked.which, asked.checkpoint, training_experiment(directory, parameters)
     )
-    # Where each has failed its policy was asked for by name, or is of a checkpoint.
-    places = [k for k, name in enumerate(policies) if name in failed] if len(failed) < len(policies) else ()
-    sizes: Any = episodes, asked.consecutive, asked.episodes_file
-    results |= _evaluate_each(policies, *sizes, failed=places, **settings)
-    if trained_in.evolution.tuned:  # members that copied each other are no sample of runs
+    policies = {
+        k: _exploring(policy, asked.eval_epsilon, bool(asked.greedy))
+        for k, policy in load_policies(stored, asked.run_seed, label, asked.memory_lasts).items()
+    }
+    results = _Evaluated(asked, experiment, policies, stored.failed_of(policies), tell).results()
+    if stored.experiment.evolution.tuned:  # members that copied each other are no sample of runs
         results["interval"] = None
-    if asked.plot:
-        tell(f"evaluating with the memory cleared for {asked.plot}")
-        _plot_trials(Path(asked.plot), results, policies, episodes=episodes, **settings)
-    if asked.render:
-        ranked = {k: policy for k, policy in policies.items() if k not in failed} or policies
-        film = dict(episodes=asked.render_episodes, tell=tell, **settings)
-        results["rendered"] = _draw_best(ranked, results["metrics"], asked.render, **film)
-    return results
+    return {"environment": experiment.environment_name, "which": stored.title, **results}
+
+
+class _Evaluated(NamedTuple):
+    """The policies of a run by the names of their members, which `evaluate_run` evaluates."""
+
+    asked: RunEvaluation  # with the settings of the run's evaluations
+    experiment: Experiment
+    policies: Mapping[int | str, TrainedPolicy]
+    failed: Sequence[int | str]  # the names of members that were not trained to the end
+    tell: Callable[[str], None]
+
+    def results(self) -> dict[str, Any]:
+        """Evaluate them and write the files."""
+        asked, environment, count = self.asked, self.experiment.environment, len(self.policies)
+        one = next(iter(self.policies.values()))
+        if asked.render:
+            _check_episode_memory("render_episodes", asked.render_episodes, environment, one)
+        has_any = len(self.failed) < count
+        if not has_any and asked.run_seed is None and not asked.checkpoint:
+            names = ", ".join(map(str, self.failed))
+            raise ShoalError(
+                f"each had a number that was not finite, so that no seed is the best; name one: seed={names}."
+            )
+        self.tell(
+            f"evaluating {count} polic{'y' if count == 1 else 'ies'} on {asked.episodes:,} episodes each"
+        )
+        max_steps = min(MAX_STEPS * (asked.consecutive or 1), arguments.LARGEST_INDEX)
+        per_episode = asked.episodes_file != ""
+        metrics = self.metrics(
+            self.policies, consecutive=asked.consecutive, max_steps=max_steps, per_episode=per_episode
+        )
+        if per_episode:
+            self.write_episodes([x.pop("episodes") for x in metrics.values()])
+        # Where each has failed its policy was asked for by name, or is of a checkpoint.
+        left_out = [k for k, name in enumerate(self.policies) if has_any and name in self.failed]
+        results = {
+            "failed": self.failed,
+            **({"team_return": team_return_of(environment)} if environment.num_agents > 1 else {}),
+            "mode": "greedy" if asked.greedy else "sampled",
+            "memory": one.memory_lasts,
+            "episodes": asked.episodes,
+            "max_steps": max_steps,
+            "metrics": metrics,
+            **score_statistics([x["return_mean"] for x in metrics.values()], left_out),
+            "by_episode": statistics_by_episode(list(metrics.values())),
+        }
+        if asked.plot:
+            self.tell(f"evaluating with the memory cleared for {asked.plot}")
+            self.plot_trials(results)
+        return results | ({"rendered": self.draw_best(metrics)} if asked.render else {})
+
+    def metrics(
+        self, policies: Mapping[int | str, TrainedPolicy], **further: Any
+    ) -> dict[int | str, dict[str, Any]]:
+        """Evaluate policies on the same episodes; `further` are arguments of `evaluate`."""
+        asked = self.asked
+        alike: dict[str, Any] = {"episodes": asked.episodes, "seed": asked.seed, "greedy": asked.greedy}
+        return {
+            k: evaluate(policy, self.experiment.environment, **alike, **further)
+            for k, policy in policies.items()
+        }
+
+    def write_episodes(self, of_members: list[dict[str, np.ndarray]]) -> None:
+        """Write the results of each episode to a file."""
+        arrays = {name: np.stack([x[name] for x in of_members]) for name in of_members[0]}
+        with write_whole_file(Path(self.asked.episodes_file)) as file:
+            np.savez(file, allow_pickle=False, members=np.array(list(map(str, self.policies))), **arrays)
+
+    def plot_trials(self, results: Mapping[str, Any]) -> None:
+        """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
+        has_memory = results["memory"] in ("trial", "run")
+        name = "memory of the whole trial" if has_memory else "no memory of the trial"
+        curves = {name: results["by_episode"]}
+        if has_memory:
+            cleared = {k: policy.with_memory_lasts("episode") for k, policy in self.policies.items()}
+            metrics = self.metrics(cleared)
+            curves["memory cleared with every episode"] = statistics_by_episode(list(metrics.values()))
+        seeds = f"{len(self.policies)} seeds" if len(self.policies) > 1 else "one seed"
+        title = f"{self.experiment.environment_name}, {seeds}, {self.asked.episodes} trials each"
+        series = {name: x["return"]["seeds"] for name, x in curves.items()}
+        pictures.plot_by_episode(Path(self.asked.plot), series, title)
+
+    def draw_best(self, metrics: Mapping[int | str, Mapping[str, float]]) -> dict[str, Any]:
+        """Draw the policy of the highest mean return that has not failed; its seed, and its `Rendered`."""
+        asked = self.asked
+        ranked = [k for k in self.policies if k not in self.failed] or list(self.policies)
+        # A return that is not finite is no best one.
+        best = max(ranked, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
+        policy = self.policies[best]
+        environment = struct.as_arrays(environment_for(policy, self.experiment.environment, {}))
+        settings = _check_episode_settings(asked.render_episodes, MAX_DRAWN_STEPS, asked.seed, asked.greedy)
+        rendered = recording.draw_episodes(policy, environment, asked.render, settings, self.tell)
+        return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
 
 
 @on_host
@@ -320,66 +376,14 @@ def render(
     _check_episode_memory("episodes", settings.episodes, environment, policy)
     with memory_limits.report_out_of_memory():
         if not progress:
-            return _draw_episodes(policy, environment, path, ignore_text, settings)
+            return recording.draw_episodes(policy, environment, path, settings)
         with Activity() as activity:
-            return _draw_episodes(policy, environment, path, activity.describe, settings)
+            return recording.draw_episodes(policy, environment, path, settings, activity.describe)
 
 
-def _draw_episodes(
-    policy: TrainedPolicy,
-    environment: Environment,
-    path: Path,
-    tell: Callable[[str], None],
-    settings: "_EpisodeSettings",
-) -> Rendered:
-    played = environment, policy.config, policy.parameters
-    return recording.draw_episodes(*played, path=path, tell=tell, **settings._asdict())
-
-
-def _evaluate_each(
-    policies: Mapping[int | str, TrainedPolicy],
-    episodes: int,
-    consecutive: int,
-    file: str | Path,
-    *,
-    greedy: bool,
-    failed: Collection[int] = (),
-    **settings: Any,
-) -> dict[str, Any]:
-    """Build the result of `evaluate_run` for the policies of a run's seeds; write that of each episode to a file.
-
-    `failed` are the places of policies of seeds that failed, which have a return, and no score.
-    """
-    max_steps = min(MAX_STEPS * consecutive, arguments.LARGEST_INDEX)
-    settings |= {"consecutive": consecutive, "max_steps": max_steps, "per_episode": file != ""}
-    metrics = {
-        k: evaluate(policy, episodes=episodes, greedy=greedy, **settings) for k, policy in policies.items()
-    }
-    if file:
-        of_members = [x.pop("episodes") for x in metrics.values()]
-        arrays = {name: np.stack([x[name] for x in of_members]) for name in of_members[0]}
-        with write_whole_file(Path(file)) as opened:
-            np.savez(opened, allow_pickle=False, members=np.array(list(map(str, metrics))), **arrays)
-    return {
-        "mode": "greedy" if greedy else "sampled",
-        "memory": next(iter(policies.values())).memory_lasts,
-        "episodes": episodes,
-        "max_steps": max_steps,
-        "metrics": metrics,
-        **score_statistics([x["return_mean"] for x in metrics.values()], failed),
-        "by_episode": statistics_by_episode(list(metrics.values())),
-    }
-
-
-def _check_pictures(
-    environment: Environment, plot: str | Path, render: str | Path, render_episodes: int
-) -> None:
-    """Raise ShoalError unless the requested plot and film can be drawn and written."""
-    if render:
-        recording.check_renderable(environment, render, render_episodes)
-    if not plot:
-        return
-    path, space = Path(plot), environment.observation_space
+def _check_plot(environment: Environment, path: Path) -> None:
+    """Raise ShoalError unless the episodes of trials can be plotted by their index, and the plot be written."""
+    space = environment.observation_space
     if not isinstance(space, Dict) or EPISODE_ENDED not in space:
         raise ShoalError(
             f"plot={str(path)!r} draws the episodes of trials, and these are none; trial_episodes=5 makes some."
@@ -389,41 +393,7 @@ def _check_pictures(
     figures.require_drawing(path)
 
 
-def _plot_trials(
-    path: Path, results: dict[str, Any], policies: Mapping[int | str, TrainedPolicy], **settings: Any
-) -> None:
-    """Plot the return by the index of an episode in its trial, with the policies' memory and without."""
-    has_memory = results["memory"] in ("trial", "run")
-    curves = {"memory of the whole trial" if has_memory else "no memory of the trial": results["by_episode"]}
-    if has_memory:
-        cleared = [evaluate(policy.with_memory_lasts("episode"), **settings) for policy in policies.values()]
-        curves["memory cleared with every episode"] = statistics_by_episode(cleared)
-    seeds = f"{len(policies)} seeds" if len(policies) > 1 else "one seed"
-    title = f"{results['environment']}, {seeds}, {results['episodes']} trials each"
-    pictures.plot_by_episode(path, {name: x["return"]["seeds"] for name, x in curves.items()}, title)
-
-
-def _draw_best(
-    policies: Mapping[int | str, TrainedPolicy],
-    metrics: Mapping[int | str, Mapping[str, float]],
-    path: str | Path,
-    environment: Environment,
-    tell: Callable[[str], None],
-    *,
-    episodes: int,
-    seed: int,
-    greedy: bool,
-) -> dict[str, Any]:
-    """Draw the policy of the highest mean return; its seed, and its `Rendered`."""
-    best = max(policies, key=lambda k: np.nan_to_num(metrics[k]["return_mean"], nan=-np.inf))
-    policy = policies[best]
-    environment = struct.as_arrays(environment_for(policy, environment, {}))
-    settings = _check_episode_settings(episodes, MAX_DRAWN_STEPS, seed, greedy)
-    rendered = _draw_episodes(policy, environment, Path(path), tell, settings)
-    return {"seed": best, **dataclasses.asdict(rendered), "path": str(rendered.path)}
-
-
-def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> TrainedPolicy:
+def _exploring(policy: TrainedPolicy, eval_epsilon: object, greedy: bool) -> TrainedPolicy:
     """Return a policy that takes random actions with this probability where it samples; with None it stays as it is.
 
     Raises:
@@ -432,37 +402,29 @@ def _exploring(policy: TrainedPolicy, eval_epsilon: Any, greedy: bool) -> Traine
     if eval_epsilon is None:
         return policy
     name, share = "eval_epsilon", number("eval_epsilon", eval_epsilon)
-    if not (setting := settings_of(policy.config).get(name)):
+    setting, problem = settings_of(policy.config).get(name), ""
+    if setting is not None:
+        struct.check_bounds(name, share, setting.field.bounds or struct.Bounds())
+    if setting is None:
         algorithm = catalogue.name_of(policy.config)
-        raise ShoalError(
-            f"{name}={share:g} is of policies of action values, and this one's algorithm is {algorithm}."
-        )
-    struct.check_bounds(name, share, setting.field.bounds or struct.Bounds())
-    config = struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
-    if has_noise(policy.parameters):
-        raise ShoalError(
-            f"{name}={share:g} has no effect on noisy layers, whose noise explores; leave it out."
-        )
-    if greedy:
-        raise ShoalError(
-            f"{name}={share:g} has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)."
-        )
-    return dataclasses.replace(policy, config=config)
+        problem = f"is of policies of action values, and this one's algorithm is {algorithm}"
+    elif has_noise(policy.parameters):
+        problem = "has no effect on noisy layers, whose noise explores; leave it out"
+    elif greedy:
+        problem = "has no effect on a policy that takes its mode; sample actions (--sampled; greedy=False)"
+    if problem:
+        raise ShoalError(f"{name}={share:g} {problem}.")
+    return dataclasses.replace(
+        policy, config=struct.as_arrays(with_settings(policy.config, eval_epsilon=share))
+    )
 
 
-class _EpisodeSettings(NamedTuple):
-    """The settings of evaluation episodes, validated."""
-
-    key: jax.Array
-    episodes: int
-    max_steps: int
-    greedy: bool
-
-
-def _check_episode_settings(episodes: Any, max_steps: Any, seed: Any, greedy: Any) -> _EpisodeSettings:
+def _check_episode_settings(
+    episodes: object, max_steps: object, seed: object, greedy: object
+) -> EpisodeSettings:
     """Raise ShoalError unless these settings of episodes are possible."""
     largest = arguments.LARGEST_INDEX
-    return _EpisodeSettings(
+    return EpisodeSettings(
         jax.random.key(arguments.seed("seed", seed)),
         arguments.whole_number("episodes", episodes, 1, largest),
         arguments.whole_number("max_steps", max_steps, 1, largest),
@@ -478,9 +440,9 @@ def _check_episode_memory(name: str, episodes: int, environment: Environment, po
 
 @functools.partial(jax.jit, static_argnames=("episodes", "max_steps", "greedy", "per_episode"))
 def _evaluate(
-    environment: Any,
-    config: Any,
-    parameters: Any,
+    environment: Environment,
+    config: AlgorithmConfig,
+    parameters: PyTree,
     key: jax.Array,
     episodes: int,
     max_steps: int,

@@ -16,7 +16,6 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from shoal.base import cpu
 from shoal.base.errors import ShoalError
@@ -52,8 +51,6 @@ def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
     Raises:
       ShoalError: it has no checkpoints, or its environment cannot be drawn.
     """
-    if every < 0:
-        raise ShoalError(f"film_every={every} is out of bounds: it must be at least 0.")
     if not every:
         return experiment
     if not can_render(experiment.environment):
@@ -90,7 +87,7 @@ def _wait_for_end(ended: threading.Event) -> None:
     ended.set()
 
 
-def _tell(**message: Any) -> None:
+def _tell(**message: object) -> None:
     with contextlib.suppress(OSError):
         print(json.dumps(message), flush=True)
 
@@ -130,9 +127,7 @@ class _Keeper:
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # a file system without links
+    except OSError:  # a file system without links; a checkpoint that was removed cannot be copied either
         shutil.copyfile(source, target)
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.files import write_whole_file
 
 FORMATS = (".gif", ".mp4", ".png")
 LAST_FRAME_SECONDS = 1.0  # seconds for which the last image of an episode stays
@@ -27,7 +27,7 @@ CAPTION_COLOUR, TEXT_COLOUR = (24, 26, 32), (214, 218, 226)
 TEXT_LEVELS = 8  # levels of the letters' edges: few, so that the colours of an image fit the palette of a GIF
 
 
-class Frame(NamedTuple):
+class FilmFrame(NamedTuple):
     """An image and the caption below it."""
 
     picture: np.ndarray  # uint8 [height, width, 3]
@@ -36,11 +36,10 @@ class Frame(NamedTuple):
 
 
 def check_writable(path: str | Path) -> Path:
-    """Require that a film can be written to a path, and return the path.
+    """Require that a film can be made in the format of a path, and return the path.
 
     Raises:
-      ShoalError: its extension is unknown, its directory does not exist or cannot be written to, or a required
-        program is missing.
+      ShoalError: its extension is unknown, or a required program is missing.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in FORMATS:
@@ -48,8 +47,6 @@ def check_writable(path: str | Path) -> Path:
             f"render={str(path)!r} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
             f"{nearest(path.suffix, FORMATS) if path.suffix else ''}."
         )
-    if obstacle := find_obstacle(path):
-        raise ShoalError(f"render={str(path)!r} cannot be written: {obstacle}.")
     if path.suffix.lower() == ".mp4" and shutil.which("ffmpeg") is None:
         raise ShoalError(
             f"render={str(path)!r} needs the program ffmpeg, which is not on the path; .gif does not."
@@ -57,7 +54,7 @@ def check_writable(path: str | Path) -> Path:
     return path
 
 
-def write_frames(path: Path, frames: Iterable[Frame], frames_per_second: float) -> int:
+def write_frames(path: Path, frames: Iterable[FilmFrame], frames_per_second: float) -> int:
     """Write frames, at least one, to a file that `check_writable` accepts; it is complete or absent.
 
     Returns:
@@ -73,7 +70,7 @@ def write_frames(path: Path, frames: Iterable[Frame], frames_per_second: float) 
         return 1
 
 
-def add_caption(frame: Frame) -> np.ndarray:
+def add_caption(frame: FilmFrame) -> np.ndarray:
     """Add a bar with the caption below the image, uint8 [height + BAR, width, 3]."""
     from PIL import Image, ImageDraw  # noqa: PLC0415 (Pillow is imported where a film is made, and only there)
 
@@ -97,14 +94,14 @@ def _image(picture: np.ndarray) -> Any:
     return Image.fromarray(picture)
 
 
-def _write_gif(file: IO[bytes], frames: Iterable[Frame], frames_per_second: float) -> int:
+def _write_gif(file: IO[bytes], frames: Iterable[FilmFrame], frames_per_second: float) -> int:
     """Write a GIF; Pillow chooses the palettes, which are exact for images of at most 256 colours."""
     from PIL import Image  # noqa: PLC0415
 
     duration = max(MIN_FRAME_MILLISECONDS, 10 * round(100 / frames_per_second))
     count = 0
 
-    def encode(frame: Frame) -> Any:
+    def encode(frame: FilmFrame) -> Any:
         image = _image(add_caption(frame)).convert("P", palette=Image.Palette.ADAPTIVE)
         image.info["duration"] = round(1000 * LAST_FRAME_SECONDS) if frame.is_last else duration
         return image
@@ -120,7 +117,7 @@ def _write_gif(file: IO[bytes], frames: Iterable[Frame], frames_per_second: floa
     return count
 
 
-def _map_ahead(function: Callable[[Frame], Any], frames: Iterable[Frame]) -> Iterator[Any]:
+def _map_ahead(function: Callable[[FilmFrame], Any], frames: Iterable[FilmFrame]) -> Iterator[Any]:
     """Apply a function to frames in another thread, some frames ahead of the consumer.
 
     The next frame is drawn meanwhile: Pillow holds no lock while it chooses a palette, which takes as long as drawing.
@@ -135,25 +132,17 @@ def _map_ahead(function: Callable[[Frame], Any], frames: Iterable[Frame]) -> Ite
             yield waiting.popleft().result()
 
 
-def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_second: float) -> int:
+def _write_mp4(path: Path, temporary: str, frames: Iterable[FilmFrame], frames_per_second: float) -> int:
     """Write an MP4 through ffmpeg, with its default codec; sides are padded to even numbers."""
     count, last_repeats = 0, round(LAST_FRAME_SECONDS * frames_per_second)
     frames = iter(frames)
     first = next(frames)
     height, width, _ = add_caption(first).shape
-    input_options = (
-        f"-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {frames_per_second:g} -i -"
+    options = (
+        f"-loglevel error -y -f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {frames_per_second:g} "
+        "-i - -vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -pix_fmt yuv420p -movflags +faststart -f mp4"
     )
-    output_options = "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -pix_fmt yuv420p -movflags +faststart -f mp4"
-    command = [
-        "ffmpeg",
-        "-loglevel",
-        "error",
-        "-y",
-        *input_options.split(),
-        *output_options.split(),
-        temporary,
-    ]
+    command = ["ffmpeg", *options.split(), temporary]
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr)
         assert process.stdin is not None
@@ -172,8 +161,7 @@ def _write_mp4(path: Path, temporary: str, frames: Iterable[Frame], frames_per_s
             process.wait()
         if process.returncode:
             stderr.seek(0)
-            reason = stderr.read().decode(errors="replace").strip().splitlines() or [
-                f"status {process.returncode}"
-            ]
-            raise ShoalError(f"ffmpeg could not make {str(path)!r}: {reason[0]}.")
+            lines = stderr.read().decode(errors="replace").strip().splitlines()
+            reason = lines[0] if lines else f"status {process.returncode}"
+            raise ShoalError(f"ffmpeg could not make {str(path)!r}: {reason}.")
     return count

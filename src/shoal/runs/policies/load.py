@@ -1,5 +1,6 @@
 """Trained policies from a run's directory, and the environments that they act in."""
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment, resolve
 from shoal.runs.policies import policy_files
 from shoal.runs.policies.trained_policy import TrainedPolicy
-from shoal.types import Clock, Environment, Learner, spec_of
+from shoal.types import AlgorithmConfig, Clock, Environment, Learner, Policy, spec_of
 
 
 @reports_user_code
@@ -66,16 +67,17 @@ def load(
         environment = environment_of(environment, {})
     experiment = decide(environment, config_file=directory.path, overrides={})
     stored = read_policies(directory, which, checkpoint, experiment)
-    return load_policy(stored, chosen_member(stored, seed, label), experiment, parts)
+    return load_policy(stored, chosen_member(stored, seed, label), parts)
 
 
 class StoredPolicies(NamedTuple):
     """The policies of all members as they were saved."""
 
     directory: RunDirectory
+    experiment: Experiment  # the run's settings
     leaves: Mapping[str, Any]  # by name, each with a leading member axis
     members: Members
-    scores: Sequence[Any]  # the score of each member; empty where they are unknown
+    scores: Sequence[float | None]  # the score of each member; empty where they are unknown
     failed: Sequence[int]  # the places of members that were not trained to the end
     checkpoint: int | None  # its steps; None for the best or the last policies of a finished run
     which: str = ""  # "best" or "last"; empty for the current policies of a checkpoint that was named
@@ -106,23 +108,25 @@ def read_policies(
     Raises:
       ShoalError: there is no such policy or checkpoint, or it is damaged.
     """
-    learner, checkpoints = policy_files.LEARNER, Checkpoints(directory.path)
-    if checkpoint is not None and checkpoint != "":
-        steps = choose_checkpoint(checkpoints, checkpoint)
-        leaves, record = checkpoints.load(steps, without=_replay_names(experiment))
+    checkpoints, run = Checkpoints(directory.path), (directory, experiment)
+    named = None if checkpoint is None or checkpoint == "" else choose_checkpoint(checkpoints, checkpoint)
+    steps = checkpoint_instead(directory, which) if named is None else named
+    if steps is None:
+        leaves, metadata = directory.load_policy(which)
+        with report_wrong_types(str(directory.path / which)):
+            failed = np.flatnonzero(metadata.get("failed", ())).tolist()
+            return StoredPolicies(*run, leaves, from_metadata(metadata), (), failed, None, which)
+    leaves, record = checkpoints.load(steps, without=_replay_names(experiment))
+    failed = failed_members(leaves["fault"])
+    if named is not None:
         scores = (record["evaluation"] or {}).get("score", ())
-        failed = failed_members(leaves["fault"])
-        return StoredPolicies(directory, leaves, experiment.members, scores, failed, steps, prefix=learner)
-    if (instead := checkpoint_instead(directory, which)) is not None:
-        leaves, _ = checkpoints.load(instead, without=_replay_names(experiment))
-        further = experiment.members, leaves["best/score"].tolist(), failed_members(leaves["fault"]), instead
-        if which == "last":
-            return StoredPolicies(directory, leaves, *further, which, learner)
-        return StoredPolicies(directory, policy_files.best_leaves(leaves), *further, which)
-    leaves, metadata = directory.load_policy(which)
-    with report_wrong_types(str(directory.path / which)):
-        failed = np.flatnonzero(metadata.get("failed", ())).tolist()
-        return StoredPolicies(directory, leaves, from_metadata(metadata), (), failed, None, which)
+        return StoredPolicies(
+            *run, leaves, experiment.members, scores, failed, steps, prefix=policy_files.LEARNER
+        )
+    scores, prefix = leaves["best/score"].tolist(), policy_files.LEARNER
+    if which == "best":
+        leaves, prefix = policy_files.best_leaves(leaves), policy_files.POLICY
+    return StoredPolicies(*run, leaves, experiment.members, scores, failed, steps, which, prefix)
 
 
 def checkpoint_instead(directory: RunDirectory, which: str) -> int | None:
@@ -151,32 +155,27 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
         return places[0]
     if stored.checkpoint is None:
         missing = f"no score of the run {str(stored.directory.path)!r} was ever finite"
-        scores = policy_files.best_scores(stored.directory)
+        stored = stored._replace(scores=policy_files.best_scores(stored.directory))
     elif stored.which:
-        missing, scores = (
-            f"no score up to the checkpoint at {stored.checkpoint} was finite",
-            list(stored.scores),
-        )
+        missing = f"no score up to the checkpoint at {stored.checkpoint} was finite"
     else:
         missing = (
             f"the checkpoint at {stored.checkpoint} was not written at an evaluation with a finite score"
         )
-        scores = list(stored.scores)
     with report_wrong_types(str(stored.directory.path / stored.which)):
-        return policy_files.with_best_score(places, stored.members, scores, stored.failed, missing)
+        return policy_files.with_best_score(places, stored.members, stored.scores, stored.failed, missing)
 
 
-def load_policy(
-    stored: StoredPolicies, member: int, experiment: Experiment, parts: Sequence[str] = ()
-) -> TrainedPolicy:
-    """Load the policy of the member at a place, where the run's settings are known; see `load`. No replay is made."""
+def load_policy(stored: StoredPolicies, member: int, parts: Sequence[str] = ()) -> TrainedPolicy:
+    """Load the policy of the member at a place; see `load`. No replay is made."""
+    experiment = stored.experiment
     own = experiment.solo_of(stored.members[member].label)
     spec, config = spec_of(own.environment), struct.as_arrays(resolve(own.config))
 
-    def init(config: Any) -> Learner:
+    def init(config: AlgorithmConfig) -> Learner:
         return config.algorithm(spec).init(jax.random.key(0), experiment.run.num_envs)
 
-    def policy(config: Any, learner: Learner) -> Any:
+    def policy(config: AlgorithmConfig, learner: Learner) -> Policy:
         return config.algorithm(spec).policy(learner, Clock.zero())
 
     learner = jax.eval_shape(init, config)
@@ -187,7 +186,8 @@ def load_policy(
         has_replay = bool(_replay_names(experiment))
         learner = learner._replace(local=()) if has_replay else learner
 
-        def saved_policy(config: Any, saved: Learner) -> Any:  # the compiled program makes only what it reads
+        # Compiled, so that of a replay only what the policy reads is made, which is nothing.
+        def saved_policy(config: AlgorithmConfig, saved: Learner) -> Policy:
             return policy(config, saved._replace(local=init(config).local) if has_replay else saved)
 
         saved = policy_files.restore(learner, stored.leaves, policy_files.LEARNER, member)
@@ -206,7 +206,7 @@ def _replay_names(experiment: Experiment) -> tuple[str, ...]:
     return (policy_files.LOCAL,) if algorithm.without_replay else ()
 
 
-def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:
+def _take_parts(saved: Policy, new: Policy, parts: Sequence[str]) -> Policy:
     """Replace some parts of new parameters by saved ones."""
     leaves, names = struct.named_leaves(saved), [parts] if isinstance(parts, str) else list(parts)
     known = sorted({name.split("/", 1)[0] for name in leaves})
@@ -221,24 +221,17 @@ def _take_parts(saved: Any, new: Any, parts: Sequence[str]) -> Any:
 
 def training_experiment(directory: RunDirectory, parameters: Mapping[str, Any]) -> Experiment:
     """Return a run's settings, with other parameters if its environment can no longer be made."""
-    try:
+    with contextlib.suppress(ShoalError):
         return decide(None, config_file=directory.path, overrides={})
-    except ShoalError:
-        if not parameters:
-            raise
-        return decide(None, environment_parameters=parameters, config_file=directory.path, overrides={})
+    return decide(None, environment_parameters=parameters, config_file=directory.path, overrides={})
 
 
 def load_policies(
-    stored: StoredPolicies,
-    seed: int | None,
-    memory_lasts: str | None,
-    experiment: Experiment,
-    label: str | None = None,
+    stored: StoredPolicies, seed: int | None = None, label: str | None = None, memory_lasts: str | None = None
 ) -> dict[int | str, TrainedPolicy]:
     """Load the policies of a run by the keys of their members, or those of one seed, of one label, or of both."""
     places = members.chosen(stored.members, seed, label)
-    policies = {stored.members[k].key: load_policy(stored, k, experiment) for k in places}
+    policies = {stored.members[k].key: load_policy(stored, k) for k in places}
     if memory_lasts is None:
         return policies
     return {k: policy.with_memory_lasts(memory_lasts) for k, policy in policies.items()}
@@ -258,19 +251,23 @@ def policy_of(policy: TrainedPolicy | str | Path) -> TrainedPolicy:
 
 
 def environment_for(
-    policy: TrainedPolicy, environment: str | Environment | None, parameters: Mapping[str, Any]
+    policy: TrainedPolicy | None, environment: str | Environment | None, parameters: Mapping[str, Any]
 ) -> Environment:
-    """Return the environment that a policy will act in, its own if none is named.
+    """Return the environment that a policy will act in, its own if none is named, or that of no policy.
 
     Raises:
-      ShoalError: as `environment_of`, or its spaces or its number of agents are not the policy's. Agents that all have
-        the same parameters, and are not shown their number, may be more or fewer.
+      ShoalError: as `environment_of`, there is none, or its spaces or its number of agents are not the policy's. Agents
+        that all have the same parameters, and are not shown their number, may be more or fewer.
     """
     name = environment if isinstance(environment, str) else ""
-    environment = environment_of(policy.environment if environment is None else environment, parameters)
+    if environment is None:
+        if policy is None:
+            raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
+        environment = policy.environment
+    environment = environment_of(environment, parameters)
     require_contract(environment, name)
     spec = spec_of(environment)
-    if spec != policy.spec and not policy.acts_in(spec):
+    if policy is not None and spec != policy.spec and not policy.acts_in(spec):
         different = [name for name in spec._fields if getattr(spec, name) != getattr(policy.spec, name)]
         here, there = (
             ", ".join(f"{name}={getattr(x, name)}" for name in different) for x in (spec, policy.spec)
@@ -281,6 +278,4 @@ def environment_for(
 
 def check_which(which: str) -> str:
     """Require that `which` names a saved policy."""
-    if not isinstance(which, str) or which not in ("best", "last"):
-        raise ShoalError(f"which={arguments.short_repr(which)} is neither 'best' nor 'last'.")
-    return which
+    return arguments.one_of("which", which, ("best", "last"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.files import write_whole_file
 from shoal.base.imports import import_package
 from shoal.envs.base import can_export, geometry, unwrapped
 from shoal.envs.geometry import Geometry
@@ -23,8 +23,7 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
     """Require that episodes of an environment can be written for ParaView, and return the path.
 
     Raises:
-      ShoalError: the environment has no `geometry(state)`, the directory does not exist or cannot be written to, the
-        folder of the data exists already, or pyevtk is missing.
+      ShoalError: the environment has no `geometry(state)`, the folder of the data exists already, or pyevtk is missing.
     """
     path = Path(path).expanduser()
     if not can_export(environment):
@@ -32,8 +31,6 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
             f"{type(unwrapped(environment)).__name__} cannot be written for ParaView: it has no `geometry(state)`, "
             "which returns a shoal.envs.Geometry."
         )
-    if obstacle := find_obstacle(path):
-        raise ShoalError(f"render={str(path)!r} cannot be written: {obstacle}.")
     if (folder := data_folder(path)).exists():
         raise ShoalError(
             f"render={str(path)!r} cannot be written: its data would be in {str(folder)!r}, which exists already."

@@ -1,7 +1,7 @@
 """Conversion between a population and its policies on disk."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -14,7 +14,10 @@ from shoal.records import arrays
 from shoal.records.directory import RunDirectory
 from shoal.records.json_files import read_number, report_wrong_types
 from shoal.records.members import Members, to_metadata
-from shoal.types import PyTree
+from shoal.types import Array, PyTree
+
+T = TypeVar("T")
+Leaf = TypeVar("Leaf")
 
 POLICY, LEARNER = "policy", "learner"  # the first parts of the names of saved leaves
 LOCAL = f"{LEARNER}/local"  # of those of `Learner.local` in a checkpoint
@@ -29,15 +32,11 @@ def check_storable(population: Run) -> int:
       ShoalError: two leaves have one name, or the format cannot hold a name or a dtype; the sentence names the leaf.
     """
     shapes = jax.eval_shape(lambda run: ({POLICY: run.best.policy}, _last_trees(run)), population)
-    return sum(map(_check_leaves, shapes))
-
-
-def _check_leaves(trees_by_prefix: dict[str, PyTree]) -> int:
-    leaves: dict[str, Any] = {}
-    for prefix, tree in trees_by_prefix.items():
-        leaves |= _prefixed_leaves(tree, prefix)
-    arrays.check_storable(leaves)
-    storable = [jax.eval_shape(jax.random.key_data, x) if arrays.is_key(x) else x for x in leaves.values()]
+    files = [_prefixed_leaves(trees) for trees in shapes]
+    for leaves in files:
+        arrays.check_storable(leaves)
+    written = [x for leaves in files for x in leaves.values()]
+    storable = [jax.eval_shape(jax.random.key_data, x) if arrays.is_key(x) else x for x in written]
     return sum(x.size * x.dtype.itemsize for x in storable)
 
 
@@ -54,7 +53,8 @@ def save_best(directory: RunDirectory, population: Run, members: Members) -> Non
         "scores": np.asarray(population.best.score).tolist(),
         "updates": np.asarray(population.best.updates).tolist(),
     }
-    _save(directory, "best", {POLICY: population.best.policy}, metadata)
+    leaves = _prefixed_leaves(jax.device_get({POLICY: population.best.policy}))
+    directory.save_policy("best", leaves, metadata)
 
 
 def save_last(directory: RunDirectory, population: Run, members: Members) -> None:
@@ -63,7 +63,8 @@ def save_last(directory: RunDirectory, population: Run, members: Members) -> Non
     Raises:
       ShoalError: they cannot be written.
     """
-    _save(directory, "last", _last_trees(population), _metadata(population, members))
+    leaves = _prefixed_leaves(jax.device_get(_last_trees(population)))
+    directory.save_policy("last", leaves, _metadata(population, members))
 
 
 def _metadata(population: Run, members: Members) -> dict[str, Any]:
@@ -80,34 +81,29 @@ def _last_trees(population: Run) -> dict[str, PyTree]:
     return {POLICY: jax.jit(jax.vmap(policy_of))(population), LEARNER: population.learner.shared}
 
 
-def _save(
-    directory: RunDirectory, name: str, trees_by_prefix: dict[str, PyTree], metadata: dict[str, Any]
-) -> None:
-    leaves: dict[str, Any] = {}
-    for prefix, tree in trees_by_prefix.items():
-        leaves |= _prefixed_leaves(jax.device_get(tree), prefix)
-    directory.save_policy(name, leaves, metadata)
-
-
-def _prefixed_leaves(tree: PyTree, prefix: str) -> dict[str, Any]:
-    return {f"{prefix}/{name}": leaf for name, leaf in struct.named_leaves(tree).items()}
-
-
-def learner_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the learner's leaves from those of a checkpoint, by the names that `save_last` gives them."""
-    prefix = f"{LEARNER}/shared/"
+def _prefixed_leaves(trees_by_prefix: Mapping[str, PyTree]) -> dict[str, Any]:
+    # A tree that is one array has no name below its prefix, and the name ends in a slash.
     return {
-        f"{LEARNER}/{name.removeprefix(prefix)}": x
-        for name, x in checkpoint.items()
-        if name.startswith(prefix)
+        f"{prefix}/{name}": leaf
+        for prefix, tree in trees_by_prefix.items()
+        for name, leaf in struct.named_leaves(tree).items()
     }
 
 
-def best_leaves(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def leaves_below(leaves: Mapping[str, Leaf], prefix: str) -> dict[str, Leaf]:
+    """Select the leaves whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): x for name, x in leaves.items() if name.startswith(prefix)}
+
+
+def learner_leaves(checkpoint: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Select the learner's leaves from those of a checkpoint, by the names that `save_last` gives them."""
+    return {f"{LEARNER}/{name}": x for name, x in leaves_below(checkpoint, f"{LEARNER}/shared/").items()}
+
+
+def best_leaves(checkpoint: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """Select the best policies' leaves from those of a checkpoint, by the names that `save_best` gives them."""
-    prefix = f"best/{POLICY}"  # the whole name of a policy that is one array
-    names = [name for name in checkpoint if name == prefix or name.startswith(f"{prefix}/")]
-    return {f"{POLICY}/{name.removeprefix(prefix).removeprefix('/')}": checkpoint[name] for name in names}
+    found = leaves_below(checkpoint, f"best/{POLICY}")  # the whole name of a policy that is one array
+    return {f"{POLICY}/{name.removeprefix('/')}": x for name, x in found.items()}
 
 
 def best_scores(directory: RunDirectory) -> list[float]:
@@ -122,7 +118,11 @@ def best_scores(directory: RunDirectory) -> list[float]:
 
 
 def with_best_score(
-    places: Sequence[int], members: Members, scores: Sequence[Any], failed: Sequence[int], missing: str
+    places: Sequence[int],
+    members: Members,
+    scores: Sequence[float | None],
+    failed: Sequence[int],
+    missing: str,
 ) -> int:
     """Return the place of the member with the highest finite score of those that have not failed.
 
@@ -138,7 +138,7 @@ def with_best_score(
     return places[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
 
 
-def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: int) -> PyTree:
+def restore(template: T, leaves: Mapping[str, Array], prefix: str, member: int) -> T:
     """Restore one member's tree, of the structure of `template`, from saved leaves.
 
     Raises:
@@ -146,29 +146,16 @@ def restore(template: PyTree, leaves: Mapping[str, Any], prefix: str, member: in
     """
     restored_leaves = {}
     for name, leaf in struct.named_leaves(template).items():
-        saved = leaves.get(f"{prefix}/{name}")
+        saved, problem = leaves.get(f"{prefix}/{name}"), ""
+        is_key = arrays.is_key(leaf)
         if saved is None:
-            raise ShoalError(
-                f"the saved {prefix} has no {name!r}; it was made by another version or network."
-            )
-        if saved.shape[1:] != leaf.shape:
-            raise ShoalError(
-                f"the saved {prefix} has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected."
-            )
-        restored_leaves[name] = _convert(name, saved[member], leaf, prefix)
+            problem = f"has no {name!r}; it was made by another version or network"
+        elif saved.shape[1:] != leaf.shape:
+            problem = f"has {name!r} of shape {saved.shape[1:]}, and {leaf.shape} is expected"
+        # Numbers of another dtype are converted, and keys of another kind are other random numbers.
+        elif (is_key or arrays.is_key(saved)) and saved.dtype != leaf.dtype:
+            problem = f"has {name!r} of dtype {saved.dtype}, and {leaf.dtype} is expected"
+        if saved is None or problem:
+            raise ShoalError(f"the saved {prefix} {problem}.")
+        restored_leaves[name] = saved[member] if is_key else jax.numpy.asarray(saved[member], leaf.dtype)
     return struct.with_named_leaves(template, restored_leaves)
-
-
-def _convert(name: str, saved: jax.Array, leaf: Any, prefix: str) -> jax.Array:
-    """Convert a saved leaf to the dtype of the expected one; keys stay keys.
-
-    Raises:
-      ShoalError: only one of them is a key, or the keys' implementations differ.
-    """
-    if not (arrays.is_key(saved) or arrays.is_key(leaf)):
-        return jax.numpy.asarray(saved, leaf.dtype)
-    if saved.dtype != leaf.dtype:
-        raise ShoalError(
-            f"the saved {prefix} has {name!r} of dtype {saved.dtype}, and {leaf.dtype} is expected."
-        )
-    return saved

@@ -6,11 +6,8 @@ from typing import Any
 
 import jax
 
-from shoal.base.errors import ShoalError
 from shoal.config import arguments, struct
 from shoal.config.traced import on_host
-from shoal.envs.checking.check_contract import require_contract
-from shoal.envs.given import environment_of
 from shoal.runs.policies import collect
 from shoal.runs.policies.collect import RolloutResult
 from shoal.runs.policies.load import environment_for, policy_of
@@ -59,8 +56,10 @@ def rollout(
     file = None if save is None or save == "" else arguments.path("save", save)
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
-    environment = struct.as_arrays(_rollout_environment(policy, environment, parameters))
+    # Its numbers are data, so that other parameters compile nothing again.
+    environment = struct.as_arrays(environment_for(policy, environment, parameters))
     bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
+    # From shapes alone, so that a size that no memory holds is refused before anything is allocated.
     memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
         bytes_each = num_envs * memory_limits.step_bytes(environment)
@@ -76,21 +75,3 @@ def rollout(
             greedy=greedy,
             save=file,
         )
-
-
-def _rollout_environment(
-    policy: TrainedPolicy | None, environment: str | Environment | None, parameters: Mapping[str, Any]
-) -> Environment:
-    """Return the environment of a rollout: the one that is named, or that of the policy.
-
-    Raises:
-      ShoalError: neither is given, it breaks the contract, or its spaces are not the policy's.
-    """
-    if policy is not None:
-        return environment_for(policy, environment, parameters)
-    if environment is None:
-        raise ShoalError("no environment was named; give one such as CartPole-v1, or a policy.")
-    name = environment if isinstance(environment, str) else ""
-    environment = environment_of(environment, parameters)
-    require_contract(environment, name)
-    return environment

@@ -11,8 +11,19 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
-from shoal.config.arguments import LARGEST_INDEX, short_repr, whole_number
-from shoal.types import Array, Environment, EnvSpec, Memory, PyTree, TimeStep, spec_of, without_entries
+from shoal.config.arguments import LARGEST_INDEX, one_of, short_repr, whole_number
+from shoal.types import (
+    Algorithm,
+    AlgorithmConfig,
+    Array,
+    Environment,
+    EnvSpec,
+    Memory,
+    PyTree,
+    TimeStep,
+    spec_of,
+    without_entries,
+)
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 
@@ -43,7 +54,7 @@ class TrainedPolicy:
         return spec_of(self.environment)
 
     @property
-    def algorithm(self) -> Any:
+    def algorithm(self) -> Algorithm:
         """The algorithm's functions."""
         return self.config.algorithm(self.spec)
 
@@ -59,8 +70,9 @@ class TrainedPolicy:
         _, timestep = jax.eval_shape(self.environment.reset, jax.random.key(0))
         return timestep.action_mask is not None
 
+    # Traced once, since a policy is called at each step, and compares its memory's structure with this.
     @functools.cached_property
-    def _memory_structure(self) -> Any:
+    def _memory_structure(self) -> object:
         return jax.tree.structure(jax.eval_shape(self.initial_memory))
 
     @property
@@ -75,8 +87,7 @@ class TrainedPolicy:
         Raises:
           ShoalError: it has no memory, or `memory_lasts` is neither.
         """
-        if memory_lasts not in ("trial", "episode"):
-            raise ShoalError(f"memory_lasts={memory_lasts!r} must be 'trial' or 'episode'.")
+        one_of("memory_lasts", memory_lasts, ("trial", "episode"))
         if self.memory_lasts == "none":
             raise ShoalError(
                 f"memory_lasts={memory_lasts!r} is for policies with memory, and this one has none."
@@ -140,7 +151,7 @@ class TrainedPolicy:
         observation = as_numbers(without_entries(observation, spec.critic_only), space)
         is_single = batch_axes(observation, space) == 0
         observation = as_arrays(observation, space)
-        if is_single:
+        if is_single:  # a batch of one, so that there is one program
             observation = jax.tree.map(lambda x: x[None], observation)
         size = jax.tree.leaves(observation)[0].shape[0]
         check_memory(memory, size, self._memory_structure)
@@ -152,9 +163,8 @@ class TrainedPolicy:
             "discount": np.ones((size, *agents), np.float32),
             "first": first,
             "last": np.zeros(size, bool),
+            "alive": None if alive is None else as_batch("alive", alive, bool, size, agents),
         }
-        if alive is not None:
-            fields["alive"] = as_batch("alive", alive, bool, size, agents)
         timestep = TimeStep(observation=observation, action_mask=mask, **fields)
         memory, action = _act(self.config, spec, self.parameters, memory, timestep, as_key(key))
         if is_single:
@@ -204,7 +214,7 @@ class TrainedPolicy:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _act(
-    config: Any,
+    config: AlgorithmConfig,
     spec: EnvSpec,
     parameters: PyTree,
     memory: PolicyMemory | tuple[()],
@@ -256,30 +266,25 @@ def as_arrays(observation: PyTree, space: Space, name: str = "observation") -> P
     with np.errstate(invalid="ignore", over="ignore"):  # the error for values that do not fit is raised below
         array = observation.astype(space.dtype)
     if isinstance(space, Box) and jnp.issubdtype(space.dtype, np.floating):
-        if not np.isfinite(array).all():
-            _check_infinities(name, array, space)
-        return array
-    is_wrong = array != observation if array.dtype != observation.dtype else np.zeros(array.shape, bool)
-    if isinstance(space, Box):
-        expected = f"a value of {space.dtype.name}"
+        if np.isfinite(array).all():  # nearly always, at each step of a real system: no more is computed
+            return array
+        is_bounded = np.where(array > 0, np.isfinite(space.high), np.isfinite(space.low))
+        is_wrong = np.isnan(array) | (np.isinf(array) & is_bounded)
+        expected = "a policy needs numbers that are finite, or infinite where its space is"
     else:
-        largest = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
-        is_wrong = is_wrong | (array < 0) | (array > largest)
-        expected = f"one of the values of {space}, which begin with 0"
+        is_wrong = array != observation if array.dtype != observation.dtype else np.zeros(array.shape, bool)
+        expected = f"it must be a value of {space.dtype.name}"
+    if not isinstance(space, Box):
+        is_wrong = is_wrong | (array < 0) | (array > _largest(space))
+        expected = f"it must be one of the values of {space}, which begin with 0"
     if np.any(is_wrong):
-        _raise_wrong_value(name, observation, is_wrong, f"it must be {expected}")
+        _raise_wrong_value(name, observation, is_wrong, expected)
     return array
 
 
-def _check_infinities(name: str, array: np.ndarray, space: Box) -> None:
-    """Raise ShoalError for the first NaN, or infinity on a side where the space has a bound."""
-    is_wrong = np.isnan(array)
-    is_wrong |= (array == np.inf) & np.isfinite(space.high)
-    is_wrong |= (array == -np.inf) & np.isfinite(space.low)
-    if np.any(is_wrong):
-        _raise_wrong_value(
-            name, array, is_wrong, "a policy needs numbers that are finite, or infinite where its space is"
-        )
+def _largest(space: Discrete | MultiDiscrete) -> np.ndarray:
+    """Return the largest value of a space, or of each of its parts."""
+    return np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
 
 
 def _raise_wrong_value(name: str, array: np.ndarray, is_wrong: np.ndarray, expected: str) -> None:
@@ -295,11 +300,11 @@ def repeated(space: Space, count: int) -> Space:
     if isinstance(space, Box):
         low, high = (np.broadcast_to(bound, (count, *space.shape)) for bound in (space.low, space.high))
         return Box(low, high, dtype=space.dtype)
-    highest = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
-    return Box(0, np.broadcast_to(highest, (count, *highest.shape)), dtype=space.dtype)
+    largest = _largest(space)
+    return Box(0, np.broadcast_to(largest, (count, *largest.shape)), dtype=space.dtype)
 
 
-def as_batch(name: str, value: Any, dtype: Any, size: int, agents: tuple[int, ...] = ()) -> np.ndarray:
+def as_batch(name: str, value: object, dtype: type, size: int, agents: tuple[int, ...] = ()) -> np.ndarray:
     """Return one number per observation of a batch, [size], from one number or from `size` numbers.
 
     With several agents, `(A,)`, it is [size, A], from one number, or one for each agent, in one or in each environment.
@@ -308,9 +313,7 @@ def as_batch(name: str, value: Any, dtype: Any, size: int, agents: tuple[int, ..
       ShoalError: another number of values is given, or one is not finite.
     """
     try:
-        if isinstance(value, str):  # which NumPy would read as a number
-            raise TypeError
-        array = np.broadcast_to(np.asarray(value, dtype), (size, *agents))
+        array: np.ndarray = np.broadcast_to(np.asarray(value, dtype), (size, *agents))
     except (ValueError, TypeError):
         shape = " x ".join(map(str, (size, *agents)))
         raise ShoalError(
@@ -353,10 +356,7 @@ def as_mask(
         raise ShoalError(f"{name} was given, but {space} has no single actions to mask; leave it out.")
     sizes = _choices(space)
     expected = (*batch_shape, sum(sizes))
-    try:
-        array = np.asarray(mask, bool)
-    except ValueError as error:  # lists of different lengths
-        raise ShoalError(f"{name}={mask!r} is not an array; it must be of shape {expected}.") from error
+    array: np.ndarray = np.asarray(as_numbers(mask, space, name), bool)
     if array.shape != expected:
         raise ShoalError(
             f"{name} has shape {array.shape}; for {space} it must be of shape {expected}, one entry an action"
@@ -370,7 +370,7 @@ def as_mask(
     return array
 
 
-def as_key(key: Any) -> Array | None:
+def as_key(key: Array | None) -> Array | None:
     """Return a typed random key, from `jax.random.key` or from the words of `PRNGKey`; None stays None.
 
     Raises:

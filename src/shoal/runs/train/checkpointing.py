@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from shoal.records.directory import RunDirectory
 from shoal.records.history import History, Numbers
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
-from shoal.runs.train import hooks
+from shoal.runs.policies.policy_files import leaves_below
 from shoal.runs.train.compiled_trainer import CompiledRun
 from shoal.runs.train.memory_limits import format_bytes, nbytes
 
@@ -35,12 +35,8 @@ NOT_SAVED = ("environment", "config", "total_updates", "evaluation", "evaluation
 EVALUATED = "evaluated/"  # the prefix of the names of the leaves of `Run.evaluated`
 FIRST_PAUSE = 2.0  # seconds before the first is written, which would delay the first updates and their row
 REST = 30  # the pause between two checkpoints is at least this many times the duration of the last write
+Fault = tuple[str, str]  # a quantity that is not finite, and why: the environment's explanation, or ""
 ENDS = "the run ends there, and "  # in a sentence about a fault, before that about a checkpoint
-ACTIVITIES = {
-    "training": signals.Phase.TRAINING,
-    "evaluating": signals.Phase.EVALUATING,
-    "saving": signals.Phase.SAVING,
-}
 
 
 def saved_leaves(population: Run, left_out: Container[str] = ()) -> dict[str, Any]:
@@ -58,12 +54,6 @@ def replay_of(population: Run) -> dict[str, Any]:
     """Return the shapes of the replay of all members by the names of its leaves; empty where there is none."""
     learner = jax.eval_shape(jax.vmap(without_replay), population)
     return {} if learner is None else struct.named_leaves({"learner": learner._replace(shared=())})
-
-
-def _current(evaluated: str) -> str:
-    """Return the leaf of a Run whose value at the last evaluation a leaf of `Run.evaluated` holds."""
-    name = evaluated.removeprefix(EVALUATED)
-    return name if name == "updates" else f"learner/{name}"
 
 
 def copy_to_host(population: Run, left_out: Container[str] = ()) -> dict[str, Any]:
@@ -85,18 +75,7 @@ def restored(population: Run, leaves: Mapping[str, Any]) -> Run:
     return jax.block_until_ready(struct.with_named_leaves(population, placed))
 
 
-def _copy_on_device(x: jax.Array) -> jax.Array:
-    return jax.device_put(x, x.sharding, may_alias=False)
-
-
-class _Fault(NamedTuple):
-    """A quantity that is not finite, and the environment's explanation, which may be empty."""
-
-    name: str
-    explanation: str = ""
-
-
-def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, int]) -> dict[int, _Fault]:
+def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, int]) -> dict[int, Fault]:
     """Make updates again in which members have a fault, from before them, and name the first quantity of each
     that is not finite.
     """
@@ -105,14 +84,16 @@ def _locate(compiled_run: CompiledRun, population: Run, updates: Mapping[int, in
     faults, made = {}, int(np.max(np.asarray(population.updates)))
     for update in sorted(set(updates.values())):
         population, _ = compiled_run.train(population, np.int32(update - 1 - made), np.bool_(True))
-        after, located = compiled(jax.tree.map(_copy_on_device, population))
+        # A copy, since the program donates the population from which training continues to the next fault.
+        copy = jax.tree.map(lambda x: jax.device_put(x, x.sharding, may_alias=False), population)
+        after, located = compiled(copy)
         made, quantities = update - 1, sorted(jax.device_get(located).items())
         for member in (k for k, own in updates.items() if own == update):
             faults[member] = _first_fault(after, quantities, member)
     return faults
 
 
-def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member: int) -> _Fault:
+def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member: int) -> Fault:
     """Return the first quantity of a member's update that is not finite.
 
     Args:
@@ -122,11 +103,11 @@ def _first_fault(population: Run, quantities: Sequence[tuple[str, Any]], member:
         if at_fault[member]:
             name, index = f"the {numbered.partition(' ')[2]}", indices[member]
             if index == NOWHERE:
-                return _Fault(name)
+                return name, ""
             environment = populations.take_member(population.environment, member)
             state = populations.take_member(populations.take_member(population.state.env, member), index)
-            return _Fault(f"{name} of environment {index}", explain_fault(environment, state) or "")
-    return _Fault("something that is finite when the update is made again")
+            return f"{name} of environment {index}", explain_fault(environment, state) or ""
+    return "something that is finite when the update is made again", ""
 
 
 def frozen(population: Run, members: Sequence[int], replay: Container[str] = ()) -> Run:
@@ -137,7 +118,8 @@ def frozen(population: Run, members: Sequence[int], replay: Container[str] = ())
     """
     leaves = copy_to_host(population, replay)
     is_frozen = np.isin(np.arange(len(population.fault)), members)
-    evaluated = {_current(name): x for name, x in leaves.items() if name.startswith(EVALUATED)}
+    evaluated = {f"learner/{name}": x for name, x in leaves_below(leaves, EVALUATED).items()}
+    evaluated["updates"] = evaluated.pop("learner/updates")  # which are of the Run, and not of its learner
 
     def of_frozen(name: str, x: Any) -> Any:
         mask = is_frozen.reshape(-1, *[1] * (x.ndim - 1))
@@ -156,7 +138,7 @@ def _so_far(steps: int, leaves: Mapping[str, Any]) -> tuple[int, Numbers, list[i
     return steps, best, failed_members(leaves["fault"])
 
 
-class RunSupervisor(hooks.Supervisor):
+class RunSupervisor:
     """Writes the checkpoints of a run, and ends it when a signal asks for that.
 
     Args:
@@ -195,13 +177,13 @@ class RunSupervisor(hooks.Supervisor):
                 f"checkpoints leave the replay out, whose {format_bytes(size)} are more than "
                 f"checkpoint_replay={run.checkpoint_replay!r}; a resumed run refills it by its own policy first."
             )
-        self.begins("saving")
+        self.begins(signals.Phase.SAVING)
 
     # ---- called by the trainer
 
-    def begins(self, activity: str) -> None:
-        """Note the phase that begins: "training", "evaluating" or "saving"."""
-        self.stop.phase(ACTIVITIES[activity] if self.run.checkpoints else signals.Phase.UNSAVED)
+    def begins(self, phase: signals.Phase) -> None:
+        """Note the phase that begins; without checkpoints a signal finds nothing that it could save in any."""
+        self.stop.phase(phase if self.run.checkpoints else signals.Phase.UNSAVED)
 
     def next_stop(self, updates: int) -> int | None:
         """Return the number of updates of the next checkpoint by steps; None where they are written by time."""
@@ -268,10 +250,10 @@ class RunSupervisor(hooks.Supervisor):
         found, ending = self._located(population, updates, stops)
         goes_on = "the others continue" if (faults == NOWHERE).any() else "no other continues"
         for k, update in updates.items():
-            cause = found.get(k, _Fault("a number"))
+            cause, reason = found.get(k, ("a number", ""))
             when = f"update {update} ({update * self.run.steps_per_update:,} environment steps)"
-            sentence = f"{self.members[k].name}: {cause.name} was not finite in {when}"
-            sentence += f", since {cause.explanation}" if cause.explanation else ""
+            sentence = f"{self.members[k].name}: {cause} was not finite in {when}"
+            sentence += f", since {reason}" if reason else ""
             if stops:
                 raise ShoalError(f"{sentence}; {ending}")
             steps = int(evaluated[k]) * self.run.steps_per_update
@@ -290,7 +272,7 @@ class RunSupervisor(hooks.Supervisor):
         """
         if self._writer is None:
             return
-        self.begins("saving")
+        self.begins(signals.Phase.SAVING)
         self._write_first()
         steps = history.updates * self.run.steps_per_update
         self._waiting.pop(steps, None)  # that of the end holds more
@@ -315,7 +297,7 @@ class RunSupervisor(hooks.Supervisor):
 
     def _located(
         self, population: Run, updates: Mapping[int, int], stops: bool
-    ) -> tuple[dict[int, _Fault], str]:
+    ) -> tuple[dict[int, Fault], str]:
         """Make updates at fault again from the last checkpoint before, to name the quantity that was not finite.
 
         Not where members of several settings continue without those at fault, as some are expected to fail: that
@@ -348,11 +330,8 @@ class RunSupervisor(hooks.Supervisor):
         return None
 
     def _recorded_scores(self) -> dict[int, float]:
-        scores = {}
-        for steps in self.checkpoints.steps():
-            if (iqm := self.checkpoints.info(steps).record.get("iqm")) is not None:
-                scores[steps] = float(iqm)
-        return scores
+        iqms = {steps: self.checkpoints.info(steps).record.get("iqm") for steps in self.checkpoints.steps()}
+        return {steps: float(iqm) for steps, iqm in iqms.items() if iqm is not None}
 
     def _is_due(self, history: History, steps: int) -> bool:
         assert self._writer is not None
@@ -443,7 +422,7 @@ class RunSupervisor(hooks.Supervisor):
             self.reporter.progress.warn(f"{failure} Training continues.")
 
     def _save_and_interrupt(self, population: Run, history: History) -> BaseException:
-        self.begins("saving")
+        self.begins(signals.Phase.SAVING)
         try:
             self.finish(population, history)
         except ShoalError as error:

@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,16 @@ from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.settings import flat
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
-from shoal.engine.loop import start_training, train, update_once
+from shoal.engine.loop import start_training, train
 from shoal.engine.population import member_layout as populations
 from shoal.engine.run import ProgramSettings, Run, start, without_replay
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
 from shoal.reports import figures
-from shoal.types import Environment, for_actor, spec_of
+from shoal.types import AlgorithmConfig, Environment, PyTree, for_actor, spec_of
 from shoal.xla.costs import num_parameters, product_flops, program_flops
+
+T = TypeVar("T")
 
 
 class EvaluationPrograms(NamedTuple):
@@ -30,9 +32,7 @@ class EvaluationPrograms(NamedTuple):
 
     subject: Subject
     begin: Callable  # population -> the episodes of its evaluation
-    advance: (
-        Callable  # (population with episodes, number of steps) -> (population, (metrics, whether it is done))
-    )
+    advance: Callable  # (population with episodes, steps) -> (population, (metrics, whether it is done))
 
 
 class Costs(NamedTuple):
@@ -56,27 +56,18 @@ class CompiledRun(NamedTuple):
     seconds: float  # the duration of compiling
 
 
-def accept_any(_: Run) -> None:
-    """Accept every population."""
-
-
-def unchanged(population: Run) -> Run:
-    """Return the population unchanged."""
-    return population
-
-
 def compile_run(
     keys: jax.Array,
     environments: Environment,
-    configs: Any,
+    configs: AlgorithmConfig,
     total_updates: int,
     settings: ProgramSettings,
     layout: populations.Layout,
     *,
-    check: Callable[[Run], None] = accept_any,
-    initialise: Callable[[Run], Run] = unchanged,
+    check: Callable[[Run], object] = lambda shapes: None,
+    initialise: Callable[[Run], Run] = lambda population: population,
     restore: Callable[[Run], Run] | None = None,
-    evaluation_environments: Any = (),
+    evaluation_environments: Environment | tuple[()] = (),
 ) -> CompiledRun:
     """Make a population, and the programs that train and evaluate it; all are compiled in parallel.
 
@@ -115,7 +106,7 @@ def compile_run(
             placed = _place(evaluation_environments, shapes.evaluation_environment)
             population = initialise(dataclasses.replace(population, evaluation_environment=placed))
         else:
-            population = restore(_with_arguments(shapes, *arguments[1:], evaluation_environments))
+            population = restore(_with_arguments(shapes, (*arguments[1:], evaluation_environments)))
             if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(population.learner.local)):
                 local = _started(start_program, arguments, options).learner.local
                 population = _with_empty_replay(population, local, layout)
@@ -131,7 +122,7 @@ def _started(program: Any, arguments: tuple, options: dict[str, Any]) -> Run:
     return jax.block_until_ready(program.lower(arguments).compile(options)(arguments))
 
 
-def _with_empty_replay(population: Run, local: Any, layout: populations.Layout) -> Run:
+def _with_empty_replay(population: Run, local: PyTree, layout: populations.Layout) -> Run:
     """Return a population with an empty replay in the place of `learner.local`, given that of a new one."""
 
     def empty(run: Run) -> tuple[Run, tuple[()]]:
@@ -141,9 +132,9 @@ def _with_empty_replay(population: Run, local: Any, layout: populations.Layout) 
     return populations.run_program(empty, population.settings, layout)(population)[0]
 
 
-def _gradient_steps(config: Any, settings: ProgramSettings) -> float:
+def _gradient_steps(config: AlgorithmConfig, settings: ProgramSettings) -> float:
     """Return the mean number of gradient steps of an update where it is data, after the warm-up of a replay; else 1."""
-    values = flat(config) if dataclasses.is_dataclass(config) else {}
+    values = flat(config)
     if not {"gradient_steps", "train_frequency"} <= values.keys():
         return 1.0
     return values["gradient_steps"] * settings.num_envs * settings.num_steps / values["train_frequency"]
@@ -153,7 +144,7 @@ def _costs(population: Run, update_flops: float) -> Costs:
     """Return the costs of one member of a population, which is given by its shapes."""
     member = _one_member(population)
 
-    def act(run: Run) -> Any:
+    def act(run: Run) -> PyTree:
         spec = spec_of(run.environment)
         algorithm, timestep = run.config.algorithm(spec, ()), jax.tree.map(lambda x: x[:1], run.timestep)
         timestep = for_actor(timestep, spec)
@@ -166,7 +157,7 @@ def _costs(population: Run, update_flops: float) -> Costs:
 def memory_of_training(
     keys: jax.Array,
     environments: Environment,
-    configs: Any,
+    configs: AlgorithmConfig,
     settings: ProgramSettings,
     layout: populations.Layout,
 ) -> Any:
@@ -182,25 +173,14 @@ def memory_of_training(
     return compiled.memory_analysis()
 
 
-def _with_arguments(
-    shapes: Run,
-    environments: Environment,
-    configs: Any,
-    total_updates: np.ndarray,
-    evaluation_environments: Any,
-) -> Run:
+def _with_arguments(shapes: Run, arguments: tuple[PyTree, ...]) -> Run:
     """Put the arguments of a run into its shapes, as arrays in their places."""
-    parts = {
-        "environment": environments,
-        "config": configs,
-        "total_updates": total_updates,
-        "evaluation_environment": evaluation_environments,
-    }
-    placed = {name: _place(part, getattr(shapes, name)) for name, part in parts.items()}
+    names = ("environment", "config", "total_updates", "evaluation_environment")
+    placed = {name: _place(x, getattr(shapes, name)) for name, x in zip(names, arguments, strict=True)}
     return dataclasses.replace(shapes, **placed)
 
 
-def _place(tree: Any, shapes: Any) -> Any:
+def _place(tree: PyTree, shapes: PyTree) -> PyTree:
     """Put arrays where the shapes say."""
     return jax.tree.map(lambda x, shape: jax.device_put(x, shape.sharding), tree, shapes)
 
@@ -208,10 +188,10 @@ def _place(tree: Any, shapes: Any) -> Any:
 def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout) -> EvaluationPrograms:
     """Compile the programs that evaluate a population in pieces."""
 
-    def begin(run: Run) -> Any:
+    def begin(run: Run) -> PyTree:
         return begin_evaluation(run, subject)
 
-    def advance(run: Run, num_steps: jax.Array) -> tuple[Run, Any]:
+    def advance(run: Run, num_steps: jax.Array) -> tuple[Run, PyTree]:
         return continue_evaluation(run, num_steps, subject)
 
     settings, options = shapes.settings, layout.compiler_options
@@ -248,44 +228,37 @@ def program_settings(
     )
 
 
-def check_algorithm(environment: Environment, config: Any, settings: ProgramSettings) -> None:
-    """Trace one update, so that a mistake in an algorithm's functions is found before a run begins.
-
-    Raises:
-      ShoalError: one of them returns a value that the runtime cannot use.
-      UserCodeError: one of them fails.
-    """
-    jax.eval_shape(update_once, member_shapes(environment, config, settings))
-
-
-def check_score(environment: Environment, config: Any, settings: ProgramSettings) -> None:
+def check_score(environment: Environment, config: AlgorithmConfig, settings: ProgramSettings) -> None:
     """Trace an evaluation, so that an unknown score or a mistake in a user's function is found before a run begins.
 
     Raises:
       ShoalError: the score is not a metric of an evaluation.
     """
-
     jax.eval_shape(evaluate, member_shapes(environment, config, settings))
 
 
-def member_shapes(environment: Environment, config: Any, settings: ProgramSettings) -> Run:
+def member_shapes(environment: Environment, config: AlgorithmConfig, settings: ProgramSettings) -> Run:
     """Return the shapes of one member of a population before its first update, without the sums of its metrics."""
 
-    def start_member(environment: Environment, config: Any) -> Run:
+    def start_member(environment: Environment, config: AlgorithmConfig) -> Run:
         return start(jax.random.key(0), environment, config, 1, settings._replace(groups=1))
 
     return jax.eval_shape(start_member, struct.as_arrays(environment), struct.as_arrays(config))
 
 
 def planned_shapes(
-    environment: Environment, config: Any, members: int, settings: ProgramSettings, layout: populations.Layout
+    environment: Environment,
+    config: AlgorithmConfig,
+    members: int,
+    settings: ProgramSettings,
+    layout: populations.Layout,
 ) -> Run:
     """Return the shapes of one member of a population, as `member_shapes` does, from the trace that `compile_run` uses.
 
     Nothing is allocated.
     """
 
-    def stacked(tree: Any) -> Any:
+    def stacked(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((members, *x.shape), x.dtype), tree)
 
     keys, total = jax.eval_shape(lambda: (jax.random.key(0), jnp.int32(0)))
@@ -308,12 +281,12 @@ def member_keys(members: Members) -> jax.Array:
     return jax.vmap(jax.random.key)(jnp.asarray(np.array([member.seed for member in members], np.uint32)))
 
 
-def stack_members(tree: Any, members: int) -> Any:
+def stack_members(tree: T, members: int) -> T:
     """Convert the numbers of a struct to arrays with a leading axis of equal members."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), struct.as_arrays(tree))
 
 
-def stack_variants(variants: Sequence[Any], members: int) -> Any:
+def stack_variants(variants: Sequence[T], members: int) -> T:
     """Convert the numbers of several structs of one form to arrays with a leading axis of members.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
@@ -33,25 +33,16 @@ from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_ru
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
 from shoal.runs.train.pieces import TrainedPopulation
-from shoal.runs.train.planning import Call, Plan, note_duration, plan_run
+from shoal.runs.train.planning import Caller, Plan, note_duration, plan_run
 from shoal.runs.train.results import TrainedRun, finished_run, summarise
 from shoal.runs.train.resume import Finished, Restoration
 from shoal.types import Environment
 from shoal.xla.facts import machine_facts
 
-
-class Output(NamedTuple):
-    """The directory of a run, and its writers."""
-
-    directory: RunDirectory
-    reporter: reports.Reporter
-    supervisor: RunSupervisor
-
-
 Origin = Restoration | Finished  # the saved state that a run resumes from
 
 
-def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedRun:
+def run_experiment(experiment: Experiment, call: Caller | None = None) -> TrainedRun:
     """Run an experiment and write its run directory; one that holds this run already is resumed, or read if finished.
 
     Args:
@@ -63,7 +54,7 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
       Interrupted: a signal ended the run, which is saved.
     """
     experiment.run.validate()
-    call = Call() if call is None else call
+    call = Caller() if call is None else call
     with signals.handle() as stop:
         stop.phase(signals.Phase.STARTING)
         if not resume.holds_run(experiment.run.run_dir):
@@ -71,9 +62,11 @@ def run_experiment(experiment: Experiment, call: Call | None = None) -> TrainedR
         directory = RunDirectory.open(experiment.run.run_dir)
         saved = read_config(directory.path)
         resume.check_same(directory.path, saved, experiment)
+        # The file's settings are those that the machine has decided which began the run.
         loaded = decide(
             experiment.environment, config_file=directory.path, overrides={"run_dir": str(directory.path)}
         )
+        # Functions without an import name are in no file.
         run = dataclasses.replace(
             loaded.run, score=experiment.run.score, eval_metrics=experiment.run.eval_metrics
         )
@@ -95,7 +88,7 @@ def resume_run(
     *,
     functions: Mapping[str, Any],
     overrides: Mapping[str, Any],
-    call: Call,
+    call: Caller,
     finished: Finished | None = None,
     from_step: str = "",
 ) -> TrainedRun:
@@ -119,7 +112,8 @@ def resume_run(
         directory = RunDirectory.open(path)
         saved, source = read_config(directory.path), dict[str, Any]()
         if from_step:
-            steps = resume.checkpoint_of(directory, from_step)
+            checkpoints = Checkpoints(directory.path)
+            steps = checkpoint_record.choose_checkpoint(checkpoints, from_step, "from_step")
             saved, source = resume.as_of(saved, steps), {"run": str(directory.path), "step": steps}
         elif overrides.get("run_dir"):
             raise ShoalError(
@@ -142,9 +136,10 @@ def resume_run(
             resumed_from=source or saved.get("resumed_from", {}),
         )
         if from_step:
-            resume.check_steps_left(directory, experiment.run, steps)
+            resume.check_budget(directory, experiment.run, steps, is_new=True)
             return _run(experiment, stop, call, changes=changes, before=saved)
-        resume.check_budget(directory, experiment.run, finished)
+        made = finished.steps if finished else max(Checkpoints(directory.path).steps(), default=0)
+        resume.check_budget(directory, experiment.run, made)
         resume.check_unfinished(directory, experiment.run, overrides)
         return _run(experiment, stop, call, directory, changes, finished)
 
@@ -152,7 +147,7 @@ def resume_run(
 def _run(
     experiment: Experiment,
     stop: signals.Interruption,
-    call: Call,
+    call: Caller,
     directory: RunDirectory | None = None,
     changes: Mapping[str, list] = MappingProxyType({}),
     finished: Finished | None = None,
@@ -170,17 +165,22 @@ def _run(
       finished: see `resume_run`.
       before: the `config.json` of the run whose checkpoint a new one starts from.
     """
-    origin: Origin | None
+    is_new = directory is None
     with contextlib.ExitStack() as held:
         experiment = filming.with_checkpoints(experiment, call.film_every)
         films = filming.companions_of(experiment.run, call.film_every)
         companions = held.enter_context(Companions(call.loggers, first=films))
-        if directory is None:
-            plan = plan_run(experiment, call, changes=changes)
-            origin = _source(plan)
-            companions.require(call.note)
+        # A process that writes to the directory must have ended before its newest checkpoint is looked for.
+        if directory is not None:
+            held.enter_context(Lock(directory.path))
+        plan = plan_run(experiment, call, is_new=is_new, changes=changes)
+        origin = _source(plan) if directory is None else _origin(plan, directory, finished, call)
+        # They have started while the run was planned; one that cannot work is refused before anything compiles.
+        companions.require(call.note)
+        if is_new:
             note_duration(plan, call)
-            compiled = compile_run(plan, origin)
+        compiled = compile_run(plan, origin)
+        if directory is None:
             directory = RunDirectory.create(
                 plan.experiment.run.run_dir or None,
                 experiment.environment_name,
@@ -188,12 +188,6 @@ def _run(
                 {**plan.config, **{name: before[name] for name in ("asked", "history") if name in before}},
             )
             held.enter_context(Lock(directory.path))
-        else:
-            held.enter_context(Lock(directory.path))
-            plan = plan_run(experiment, call, is_new=False, changes=changes)
-            origin = _origin(plan, directory, finished, call)
-            companions.require(call.note)
-            compiled = compile_run(plan, origin)
         if origin is not None:
             _note_resumption(plan, origin, changes, call)
             origin.begin(directory)
@@ -201,10 +195,10 @@ def _run(
                 resume.save_changes(directory, plan.experiment, changes, origin.steps)
         history = History() if origin is None else origin.history()
         writing = _writing(plan, compiled, directory, origin, history, stop, call, companions)
-        output = held.enter_context(writing)
-        output.reporter.show_start(plan.experiment.defaults.origin, **compiled.costs._asdict())
-        trained, absolute = train_run(plan, compiled, output, history)
-        trained_run = save_run(plan.experiment, trained, absolute, output, history, call)
+        supervisor = held.enter_context(writing)
+        supervisor.reporter.show_start(plan.experiment.defaults.origin, **compiled.costs._asdict())
+        trained, absolute = train_run(plan, compiled, supervisor, history)
+        trained_run = save_run(plan.experiment, trained, absolute, supervisor, call)
     return dataclasses.replace(trained_run, summary={**trained_run.summary, **companions.summary()})
 
 
@@ -217,20 +211,22 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
     """
     experiment, members = plan.experiment, plan.experiment.members
     elsewhere, path = experiment.evaluation_environment, experiment.run.run_dir or None
-    start: dict[str, Callable] = {}
+    start: dict[str, Callable[[Run], Run]] = {}
     if origin is not None:
-        start = {"check": functools.partial(_choose, origin, experiment), "restore": origin.place}
+        start["restore"] = origin.place
     elif experiment.started_from:
         start["initialise"] = inherit_from(experiment, plan.settings)
     if plan.is_new:
-        RunDirectory.check(path)
+        RunDirectory.check(path)  # before the seconds that it takes to know how much is to be stored
 
-        def check(shapes: Run) -> None:
+    def check(shapes: Run) -> None:
+        if plan.is_new:
             RunDirectory.check(path, policy_files.check_storable(shapes))
-            if origin is not None:
-                _choose(origin, experiment, shapes)
+        if origin is not None:
+            origin.choose(shapes)
+        if isinstance(origin, Restoration) and origin.record.get("without_replay"):
+            resume.check_refill(experiment.run, experiment.config, origin.steps)
 
-        start["check"] = check
     with memory_limits.report_out_of_memory():
         return compiled_trainer.compile_run(
             compiled_trainer.member_keys(members),
@@ -242,30 +238,31 @@ def compile_run(plan: Plan, origin: Origin | None = None) -> CompiledRun:
             evaluation_environments=()
             if elsewhere is None
             else compiled_trainer.stack_members(elsewhere, len(members)),
+            check=check,
             **start,
         )
 
 
 def train_run(
-    plan: Plan, compiled: CompiledRun, output: Output, history: History
+    plan: Plan, compiled: CompiledRun, supervisor: RunSupervisor, history: History
 ) -> tuple[TrainedPopulation, Future[EvaluationPrograms] | None]:
     """Train a compiled run to its end.
 
     Returns:
       the population, and the programs of the last evaluation, if there is to be one, which are compiled meanwhile.
     """
-    experiment = plan.experiment
+    experiment, reporter = plan.experiment, supervisor.reporter
     with memory_limits.report_out_of_memory():
-        change = pbt_run.change_of(experiment, compiled, output.reporter)
+        change = pbt_run.change_of(experiment, compiled, reporter)
         episodes = experiment.run.num_absolute_episodes
         absolute = pieces.compile_absolute(compiled, episodes) if episodes else None
-        history.stop(output.reporter.start(history.updates))
+        history.stop(reporter.start(history.updates))
         trained = pieces.train_population(
             compiled,
             experiment.run,
-            output.reporter,
+            reporter,
             history=history,
-            supervisor=output.supervisor,
+            supervisor=supervisor,
             halving=experiment.halving,
             members=experiment.members,
             change=change,
@@ -277,36 +274,38 @@ def save_run(
     experiment: Experiment,
     trained: TrainedPopulation,
     absolute: Future[EvaluationPrograms] | None,
-    output: Output,
-    history: History,
-    call: Call,
+    supervisor: RunSupervisor,
+    call: Caller,
 ) -> TrainedRun:
     """Save all files of a trained run, the policies first; the last evaluation follows them.
 
     Raises:
       SavingError: a part of it cannot be written; the rest is.
     """
-    directory, reporter, supervisor = output
-    run, failures = experiment.run, []
+    directory, reporter = supervisor.directory, supervisor.reporter
+    run, history, failures = experiment.run, trained.history, []
 
-    def try_to(write: Callable[..., None], *what: Any) -> None:
+    def try_to(write: Callable[..., None], *what: object) -> None:
         try:
             write(*what)
         except ShoalError as error:
             failures.append(str(error))
 
-    supervisor.begins("saving")
+    # The last evaluation may be interrupted, or fail: what was trained is on the disk before.
+    supervisor.begins(signals.Phase.SAVING)
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
     if absolute is not None:
-        trained = pieces.with_absolute_metric(trained, absolute, history, supervisor)
-        supervisor.begins("saving")
-    summary = summarise(experiment, trained, call.import_seconds, path=directory.path, command=call.command)
+        trained = pieces.with_absolute_metric(trained, absolute, supervisor)
+        supervisor.begins(signals.Phase.SAVING)
+    summary = summarise(
+        experiment, trained, import_seconds=call.import_seconds, path=directory.path, command=call.command
+    )
     summary |= {"resumed_from": dict(experiment.resumed_from)} if experiment.resumed_from else {}
     if experiment.evolution.tuned:
-        summary |= pbt_run.summarise_members(experiment, trained, history)
-        try_to(pbt_run.save_lineage, directory.path, experiment, trained, history)
+        summary |= pbt_run.summarise_members(experiment, trained)
+        try_to(pbt_run.save_lineage, directory.path, experiment, trained)
     summary |= {"notes": reporter.warn_of_clipping()}
     summary |= reporter.companions.summary()
     reporter.end_interim()
@@ -323,11 +322,11 @@ def save_run(
         directory.path,
         summary,
         trained.population.learner,
-        [(updates * run.steps_per_update, metrics) for updates, metrics in trained.evaluations],
+        [(updates * run.steps_per_update, metrics) for updates, metrics in history.evaluations],
         experiment.environment,
         None if run.checkpoints else Finished(steps, trained.population, history, reporter.metrics.mark),
     )
-    if failures:
+    if failures:  # told last, with the run, so that nobody loses what was trained for one file
         others = f" (and {len(failures) - 1} more of the run's files)" if len(failures) > 1 else ""
         raise SavingError(f"{failures[0].rstrip('.')}{others}.", trained_run)
     reporter.listeners.raise_error()
@@ -342,9 +341,9 @@ def _writing(
     origin: Origin | None,
     history: History,
     stop: signals.Interruption,
-    call: Call,
+    call: Caller,
     companions: Companions,
-) -> Iterator[Output]:
+) -> Iterator[RunSupervisor]:
     """Write the progress of a run; a new one that fails before anything can be kept leaves nothing behind."""
     experiment, run = plan.experiment, plan.experiment.run
     with contextlib.ExitStack() as open_outputs:
@@ -370,7 +369,7 @@ def _writing(
         supervisor = RunSupervisor(directory, run, reporter, stop, record, compiled, experiment.members)
         open_outputs.callback(supervisor.close)
         try:
-            yield Output(directory, reporter, supervisor)
+            yield supervisor
         except signals.Interrupted:
             raise
         except BaseException:
@@ -391,7 +390,7 @@ def _source(plan: Plan) -> Restoration | None:
     return Restoration(RunDirectory.open(source["run"]), plan.identity, signals.say, source["step"])
 
 
-def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call: Call) -> Origin | None:
+def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call: Caller) -> Origin | None:
     """Return the saved state that a run resumes from; None where it has none yet, and restarts.
 
     Raises:
@@ -418,14 +417,7 @@ def _origin(plan: Plan, directory: RunDirectory, finished: Finished | None, call
     return source
 
 
-def _choose(origin: Origin, experiment: Experiment, shapes: Run) -> None:
-    """Choose the state that a run resumes from, and require that it can learn further."""
-    origin.choose(shapes)
-    if isinstance(origin, Restoration) and origin.record.get("without_replay"):
-        resume.check_refill(experiment.run, experiment.config, origin.steps)
-
-
-def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: Call) -> None:
+def _note_resumption(plan: Plan, origin: Origin, changes: Mapping[str, list], call: Caller) -> None:
     """Say from where a run resumes, what changes, and whether it continues bit for bit."""
     run = plan.experiment.run
     changed = "".join(f", {name} {new!r} instead of {old!r}" for name, (old, new) in changes.items())
@@ -465,5 +457,6 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
         leaves, _ = directory.load_policy("last")
     first = experiment.solo[0]
     member = compiled_trainer.member_shapes(first.environment, first.config, settings)
-    finetuning.check_inherit(member, leaves, experiment.algorithm, source)
-    return lambda members: finetuning.inherit(members, leaves, source, experiment.run.seeds)
+    saved = finetuning.learner_leaves(leaves, source)
+    finetuning.check_inherit(member, saved, experiment.algorithm, source)
+    return functools.partial(finetuning.inherit, saved=saved, seeds=experiment.run.seeds)

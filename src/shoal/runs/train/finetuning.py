@@ -10,14 +10,14 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.engine.run import Run, policy_of
-from shoal.runs.policies.policy_files import LEARNER
+from shoal.runs.policies.policy_files import LEARNER, leaves_below
 from shoal.types import Learner, PyTree, contract, spec_of
 
-# A run's last policies as saved, by name, each with a leading seed axis.
+# What a run had learned, as `learner_leaves` returns it: by name, each with a leading axis of members.
 SavedLeaves = Mapping[str, np.ndarray]
 
 
-def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str) -> None:
+def check_inherit(member: Run, saved: SavedLeaves, algorithm: str, source: str) -> None:
     """Trace `inherit` for one member, so that a mismatch is known before anything compiles.
 
     Raises:
@@ -29,17 +29,15 @@ def check_inherit(member: Run, leaves: SavedLeaves, algorithm: str, source: str)
             f"from={source!r} cannot be used with algorithm={algorithm!r}: its Algorithm has no `inherit`, the "
             "function that says what a learner takes over from another run; leave --from out, or add one."
         )
-    saved = {
-        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in learner_leaves(leaves, source).items()
-    }
+    shapes = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in saved.items()}
     try:
-        new = jax.eval_shape(_inherit_learner, member, saved)
+        new = jax.eval_shape(_inherit_learner, member, shapes)
     except ShoalError as error:
         raise ShoalError(f"from={source!r} does not fit: {error}") from error
     contract.require_same(inherit, "learner", new, member.learner)
 
 
-def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Run:
+def inherit(population: Run, saved: SavedLeaves, seeds: int) -> Run:
     """Start each member from the learner of a member of another run.
 
     The member of the k-th of `seeds` seeds starts from the k-th member of the other run; where that has fewer, its
@@ -47,18 +45,11 @@ def inherit(population: Run, leaves: SavedLeaves, source: str, seeds: int) -> Ru
     been checked (`check_inherit`).
     """
     members = population.updates.shape[0]
-    saved = {
-        name: x[np.arange(members) % seeds % len(x)] for name, x in learner_leaves(leaves, source).items()
-    }
-    learner, policy = jax.vmap(_inherit_with_policy)(population, saved)
-    best = population.best._replace(policy=policy)
-
-    def place_like(new: PyTree, old: PyTree) -> PyTree:
-        return jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), new, old)
-
-    return dataclasses.replace(
-        population, learner=place_like(learner, population.learner), best=place_like(best, population.best)
-    )
+    own: dict[str, Any] = {name: x[np.arange(members) % seeds % len(x)] for name, x in saved.items()}
+    learner, policy = jax.vmap(_inherit_with_policy)(population, own)
+    placed = jax.tree.map(lambda x: x.sharding, (population.learner, population.best))
+    learner, best = jax.device_put((learner, population.best._replace(policy=policy)), placed)
+    return dataclasses.replace(population, learner=learner, best=best)
 
 
 def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
@@ -70,14 +61,12 @@ def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Lear
     return learner, policy_of(dataclasses.replace(run, learner=learner))
 
 
-def learner_leaves(leaves: SavedLeaves, source: str) -> dict[str, Any]:
+def learner_leaves(leaves: Mapping[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
     """Return the leaves of the learner that a run saved, by their names within `learner.shared`.
 
     Raises:
       ShoalError: there are none.
     """
-    prefix = f"{LEARNER}/"
-    found = {name.removeprefix(prefix): x for name, x in leaves.items() if name.startswith(prefix)}
-    if not found:
+    if not (found := leaves_below(leaves, f"{LEARNER}/")):
         raise ShoalError(f"from={source!r} cannot be used: the run saved nothing of what it had learned.")
     return found

@@ -6,6 +6,7 @@ copies, unread entries of `info`), so that nothing that fits is refused. Sizes t
 have fixed bounds (`config.RunConfig.validate`).
 """
 
+import bisect
 import contextlib
 import dataclasses
 import functools
@@ -19,15 +20,15 @@ import jax
 from shoal.base.errors import ShoalError
 from shoal.config import settings
 from shoal.engine.population.member_layout import MEMBER_AXIS, Layout
-from shoal.engine.run import ENV_AXIS, Run
-from shoal.types import Environment, PyTree, TimeStep, spec_of
+from shoal.engine.run import ENV_AXIS, ProgramSettings, Run
+from shoal.records.run_config import RunConfig
+from shoal.types import AlgorithmConfig, Environment, PyTree, TimeStep, spec_of
 from shoal.xla import machine
 
-NO_POOL = 1  # size of a pool that does not exist, whose starts need no memory
 ABSOLUTE_EPISODES = 10  # the factor of the episodes that the best policy plays at the end
 
 
-class Sizes(NamedTuple):
+class MemorySizes(NamedTuple):
     """The settings of a run that its memory depends on."""
 
     seeds: int
@@ -36,6 +37,12 @@ class Sizes(NamedTuple):
     eval_episodes: int
     reset_pool: int
     absolute_episodes: int = -1  # of the best policy; -1 for ten times `eval_episodes`
+
+    @classmethod
+    def of(cls, run: RunConfig, members: int, settings: ProgramSettings) -> "MemorySizes":
+        """Return the sizes of a run with some members; a pool that does not exist has one start, without bytes."""
+        named = {name: getattr(run, name) for name in cls._fields}
+        return cls(**named | {"seeds": members, "reset_pool": settings.pool_size or 1})
 
 
 class UnitBytes(NamedTuple):
@@ -66,7 +73,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: Layout) -> None:
+def check_run(
+    member: Callable[[AlgorithmConfig], Run], config: AlgorithmConfig, sizes: MemorySizes, layout: Layout
+) -> None:
     """Require that the least memory of a run is not more than its devices may have.
 
     Args:
@@ -77,21 +86,20 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
     Raises:
       ShoalError: it is more; the sentence names the part that needs the most, and the nearest size that fits.
     """
-    device = layout.mesh.devices.flat[0]
-    available = machine.available_memory(device)
+    available = machine.available_memory(layout.mesh.devices.flat[0])
     if available is None:
         return
-    share = memory_share(layout)
-    units = unit_bytes(member(config), sizes)
-    if peak_bytes(needed_bytes(sizes, units, share)) <= available:
+    share, run = memory_share(layout), member(config)
+    units = unit_bytes(run, sizes)
+
+    def peak(run: Run) -> int:
+        return peak_bytes(needed_bytes(sizes, unit_bytes(run, sizes), share))
+
+    if peak(run) <= available:
         return
-
-    def fits(sizes: Sizes, units: UnitBytes) -> bool:
-        return peak_bytes(needed_bytes(sizes, units, share)) <= available
-
-    _check_kept(member, config, functools.partial(_peak, sizes, share), available)
-    smallest = Sizes(*(1 for _ in sizes))
-    if fits(smallest, units):
+    _check_kept(member, config, peak, available)
+    smallest = MemorySizes(*(1 for _ in sizes))
+    if peak_bytes(needed_bytes(smallest, units, share)) <= available:
         raise ShoalError(_too_large_text(sizes, units, share, available))
     values = _sizes_of(config)
     if not values:
@@ -101,17 +109,21 @@ def check_run(member: Callable[[Any], Run], config: Any, sizes: Sizes, layout: L
     name = max(values, key=lambda name: _largest(values[name]))
 
     def fits_with_width(width: int) -> bool:
-        return fits(sizes, unit_bytes(member(_narrowed(config, name, width)), sizes))
+        return peak(member(_narrowed(config, name, width))) <= available
 
-    largest_width = _greatest_power(fits_with_width, _largest(values[name]))
-    hint = f"; {name}={_clip(values[name], largest_width)} could fit" if largest_width else ""
+    # Powers of two alone, since each trial is a trace.
+    powers = _greatest(lambda k: fits_with_width(2 ** (k - 1)), _largest(values[name]).bit_length() + 1)
+    hint = f"; {name}={_clip(values[name], 2 ** (powers - 1))} could fit" if powers else ""
     raise ShoalError(
         f"{name}={values[name]} {_needs_text(units.learner, 'parameters and optimiser', available)}{hint}."
     )
 
 
 def _check_kept(
-    member: Callable[[Any], Run], config: Any, peak: Callable[[Run], int], available: int
+    member: Callable[[AlgorithmConfig], Run],
+    config: AlgorithmConfig,
+    peak: Callable[[Run], int],
+    available: int,
 ) -> None:
     """Require memory for what the learner keeps of each environment (`Learner.local`), such as a replay.
 
@@ -136,10 +148,6 @@ def _check_kept(
     hint = f"; {name}={fitting} is about the most that could fit" if fits else ""
     what = _needs_text(needed, "what is kept of the environments", available)
     raise ShoalError(f"{name}={sizes[name]} {what}{hint}.")
-
-
-def _peak(sizes: Sizes, share: MemoryShare, run: Run) -> int:
-    return peak_bytes(needed_bytes(sizes, unit_bytes(run, sizes), share))
 
 
 def check_count(name: str, count: int, bytes_each: int, what: str, device: jax.Device | None = None) -> None:
@@ -176,7 +184,7 @@ def report_out_of_memory() -> Iterator[None]:
         ) from error
 
 
-def episode_bytes(environment: Environment, config: Any) -> int:
+def episode_bytes(environment: Environment, config: AlgorithmConfig | None) -> int:
     """Return the bytes of one environment of an evaluation, with the memory of an algorithm's policy, if any."""
 
     def start_episode(environment: Environment) -> tuple:
@@ -196,17 +204,11 @@ def step_bytes(environment: Environment) -> int:
     return nbytes(jax.eval_shape(first_timestep, environment))
 
 
-def unit_bytes(member: Run, sizes: Sizes) -> UnitBytes:
+def unit_bytes(member: Run, sizes: MemorySizes) -> UnitBytes:
     """Return the bytes per unit of each size, from the shapes of one seed's Run."""
     envs = sizes.num_envs
-    environment_leaves = (
-        member.state.env,
-        member.state.starts,
-        member.state.last,
-        member.timestep,
-        member.memory,
-        member.episodes,
-    )
+    state = member.state
+    environment_leaves = state.env, state.starts, state.last, member.timestep, member.memory, member.episodes
     episode_leaves = (member.state.env, _algorithm_inputs(member.timestep), member.memory)
     return UnitBytes(
         learner=nbytes((member.learner.shared, member.best)),
@@ -217,7 +219,7 @@ def unit_bytes(member: Run, sizes: Sizes) -> UnitBytes:
     )
 
 
-def needed_bytes(sizes: Sizes, units: UnitBytes, share: MemoryShare) -> dict[str, int]:
+def needed_bytes(sizes: MemorySizes, units: UnitBytes, share: MemoryShare) -> dict[str, int]:
     """Return the least bytes that one memory must hold, by purpose; rollouts and evaluations do not exist together."""
     seeds = -(-sizes.seeds // share.devices)
     concurrent_seeds = seeds if share.is_concurrent else 1
@@ -262,25 +264,22 @@ def format_bytes(size: int) -> str:
     raise AssertionError
 
 
-def _too_large_text(sizes: Sizes, units: UnitBytes, share: MemoryShare, available: int) -> str:
+def _too_large_text(sizes: MemorySizes, units: UnitBytes, share: MemoryShare, available: int) -> str:
     """Return the error's sentence for sizes of which smaller ones would fit."""
     parts = needed_bytes(sizes, units, share)
     largest_part = max(parts, key=lambda name: parts[name])
     largest_sizes = sorted(PARTS[largest_part][:2], key=lambda name: -getattr(sizes, name))
-    names = [*largest_sizes, *(name for name in Sizes._fields if name not in largest_sizes)]
+    names = [*largest_sizes, *(name for name in sizes._fields if name not in largest_sizes)]
 
-    def largest_fitting(name: str) -> int:
-        """Return the greatest value of a size that fits, the other sizes unchanged; 0 if none does."""
-
-        def fits(value: int) -> bool:
-            return peak_bytes(needed_bytes(sizes._replace(**{name: value}), units, share)) <= available
-
-        return _round_down(_greatest(fits, getattr(sizes, name))) if fits(1) else 0
+    def fits(name: str, value: int) -> bool:
+        """Report whether a value of a size fits, the other sizes unchanged."""
+        return peak_bytes(needed_bytes(sizes._replace(**{name: value}), units, share)) <= available
 
     needs_text = _needs_text(peak_bytes(parts), largest_part, available)
     for name in names:
-        if value := largest_fitting(name):
-            return f"{name}={getattr(sizes, name)} {needs_text}; {name}={value} is about the most that could fit."
+        size = getattr(sizes, name)
+        if value := _round_down(_greatest(functools.partial(fits, name), size)):
+            return f"{name}={size} {needs_text}; {name}={value} is about the most that could fit."
     return f"{names[0]}={getattr(sizes, names[0])} {needs_text}; other sizes must be smaller, too."
 
 
@@ -291,19 +290,8 @@ def _needs_text(size: int, what: str, available: int) -> str:
 
 
 def _greatest(works: Callable[[int], bool], below: int) -> int:
-    """Return the greatest number below a bound that works, where all smaller ones do, 1 among them."""
-    low, high = 1, below
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if works(middle) else (low, middle)
-    return low
-
-
-def _greatest_power(works: Callable[[int], bool], below: int) -> int:
-    """Return the greatest power of two below a bound that works; 0 if 1 does not. Each trial is a trace."""
-    if not works(1):
-        return 0
-    return 2 ** (_greatest(lambda k: works(2 ** (k - 1)), below.bit_length() + 1) - 1)
+    """Return the greatest number below a bound that works, where all smaller ones do; 0 if 1 does not."""
+    return bisect.bisect_left(range(1, below), True, key=lambda value: not works(value))
 
 
 def _round_down(value: int) -> int:
@@ -317,19 +305,18 @@ def _algorithm_inputs(timestep: TimeStep) -> PyTree:
     return timestep.observation, timestep.reward, timestep.discount, timestep.last
 
 
-def _sizes_of(config: Any) -> dict[str, Any]:
+def _sizes_of(config: AlgorithmConfig) -> dict[str, Any]:
     """Return the fields of a config that are whole numbers greater than 1, or tuples of these."""
-    values = settings.flat(config) if dataclasses.is_dataclass(config) else {}
-    return {name: value for name, value in values.items() if _largest(value) > 1}
+    return {name: value for name, value in settings.flat(config).items() if _largest(value) > 1}
 
 
-def _largest(value: Any) -> int:
+def _largest(value: object) -> int:
     """Return the largest whole number of a value; 0 if there is none."""
     parts = value if isinstance(value, tuple) else (value,)
     return max((x for x in parts if isinstance(x, int) and not isinstance(x, bool)), default=0)
 
 
-def _narrowed(config: Any, name: str, largest: int) -> Any:
+def _narrowed(config: AlgorithmConfig, name: str, largest: int) -> AlgorithmConfig:
     """Return a config with a setting, or each number of it, of at most `largest`."""
     return settings.with_settings(config, **{name: _clip(_sizes_of(config)[name], largest)})
 

@@ -7,6 +7,7 @@ so a run that is killed at any instant resumes with the same members.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from shoal.config.settings import find
 from shoal.engine.loop import leaves_read
 from shoal.engine.nonfinite import NOWHERE, failed_members
 from shoal.engine.population import pbt_exchange as exchanges
+from shoal.engine.population.pbt_exchange import Exchanged
 from shoal.engine.run import ProgramSettings, Run
 from shoal.monitor.run_report import Reporter
 from shoal.records.directory import RunDirectory
@@ -55,6 +57,7 @@ def leaves_of(experiment: Experiment) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in experiment.evolution.names:
         before = _config_leaves(experiment, {name: experiment.evolution.examples[0][name]})
+        # The next float32 above the least value: within the bounds, and another number in every leaf that follows.
         probe = float(np.nextafter(np.float32(experiment.evolution.examples[0][name]), np.float32(np.inf)))
         after = _config_leaves(experiment, {name: probe})
         changed = [leaf for leaf, value in after.items() if value != before[leaf]]
@@ -76,6 +79,7 @@ def check_read(experiment: Experiment, names: Iterable[str], settings: ProgramSe
       ShoalError: a setting would change without effect.
     """
     config = experiment.solo[0].config
+    # Others than numbers of the algorithm are read by the host, or shape the program.
     numbers = [x for x in names if (found := find(config, x)) and found.is_data]
     if not numbers:
         return
@@ -115,84 +119,67 @@ def change_of(experiment: Experiment, compiled_run: CompiledRun, reporter: Repor
     if not experiment.evolution:
         return None
     leaves = leaves_of(experiment)
-    if experiment.evolution.tuned:
-        return Exchanges(experiment, compiled_run, reporter, leaves)
-    return Scheduled(experiment.evolution.schedule, reporter, leaves)
+    if not experiment.evolution.tuned:
+        return functools.partial(follow_schedule, experiment.evolution.schedule, leaves, reporter)
+    program = exchanges.compile_exchange(
+        compiled_run.shapes, compiled_run.layout, experiment.evolution.tuned, leaves
+    )
+    return functools.partial(_exchange, program, reporter)
 
 
-class Exchanges:
-    """Exchanges between the members of a population, after each evaluation.
-
-    Args:
-      experiment: with all settings resolved.
-      compiled_run: the programs that train it.
-      reporter: receives the rows of each exchange.
-      leaves: of the config, by setting.
-    """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        compiled_run: CompiledRun,
-        reporter: Reporter,
-        leaves: Mapping[str, Sequence[str]],
-    ):
-        self._reporter, self._seeds = reporter, [member.seed for member in experiment.members]
-        self._program = exchanges.compile_exchange(
-            compiled_run.shapes, compiled_run.layout, experiment.evolution.tuned, leaves
-        )
-
-    def __call__(self, population: Run, history: History) -> Run:
-        """Exchange, and write down what was done; exchange 0 gives the members their first settings."""
-        start_time = time.perf_counter()
-        number, scores = len(history.exchanges), np.asarray(history.evaluations[-1][1]["score"], np.float32)
-        scores = np.where(np.asarray(population.fault) == NOWHERE, scores, np.float32(-np.inf))
-        population, exchanged = self._program(population, scores, np.int32(number))
-        jax.block_until_ready(population)
-        history.spend(evaluate=(seconds := time.perf_counter() - start_time))
-        fault = np.asarray(population.fault)
-        history.frozen = [k for k in history.frozen if fault[k] != NOWHERE]
-        parents, before, after = jax.device_get(tuple(exchanged))
-        rows = [
-            {
-                "score": float(scores[k]),
-                "parent": self._seeds[parent],
-                "settings_before": {name: float(x[k]) for name, x in before.items()},
-                "settings": {name: float(x[k]) for name, x in after.items()},
-                "exchange_seconds": seconds,
-            }
-            for k, parent in enumerate(parents)
-        ]
-        _report(self._reporter, history, rows, parents.tolist())
-        return population
+def _exchange(
+    program: Callable[..., tuple[Run, Exchanged]], reporter: Reporter, population: Run, history: History
+) -> Run:
+    """Exchange, and write down what was done; exchange 0 gives the members their first settings."""
+    start_time = time.perf_counter()
+    number, scores = len(history.exchanges), np.asarray(history.evaluations[-1][1]["score"], np.float32)
+    # Members that have failed are the worst, and copy others.
+    scores = np.where(np.asarray(population.fault) == NOWHERE, scores, np.float32(-np.inf))
+    population, exchanged = program(population, scores, np.int32(number))
+    jax.block_until_ready(population)
+    history.spend(evaluate=(seconds := time.perf_counter() - start_time))
+    # A failed member that has copied another one trains again.
+    fault = np.asarray(population.fault)
+    history.frozen = [k for k in history.frozen if fault[k] != NOWHERE]
+    parents, before, after = jax.device_get(tuple(exchanged))
+    rows = [
+        {
+            "score": float(scores[k]),
+            "parent": reporter.members[parent].seed,
+            "settings_before": {name: float(x[k]) for name, x in before.items()},
+            "settings": {name: float(x[k]) for name, x in after.items()},
+            "exchange_seconds": seconds,
+        }
+        for k, parent in enumerate(parents)
+    ]
+    _report(reporter, history, rows, parents.tolist())
+    return population
 
 
-class Scheduled:
-    """Settings that all members change at the same updates.
+def follow_schedule(
+    schedule: Sequence[Step],
+    leaves: Mapping[str, Sequence[str]],
+    reporter: Reporter,
+    population: Run,
+    history: History,
+) -> Run:
+    """Give all members the settings that hold from here on.
 
     Args:
-      schedule: the settings.
-      reporter: receives the rows of each change.
       leaves: of the config, by setting.
     """
-
-    def __init__(self, schedule: Sequence[Step], reporter: Reporter, leaves: Mapping[str, Sequence[str]]):
-        self._schedule, self._reporter, self._leaves = schedule, reporter, leaves
-
-    def __call__(self, population: Run, history: History) -> Run:
-        """Give all members the settings that hold from here on."""
-        step = [step for step in self._schedule if step.updates <= history.updates][-1]
-        found = struct.named_leaves(population.config)
-        for name, leaves in self._leaves.items():
-            for leaf in leaves:  # each has a buffer of its own, since training donates all of them
-                x = found[leaf]
-                new = np.full(x.shape, step.settings[name], x.dtype)
-                found[leaf] = jax.device_put(new, x.sharding, may_alias=False)
-        config = struct.with_named_leaves(population.config, found)
-        members = self._reporter.members
-        rows = [{"parent": member.seed, "settings": dict(step.settings)} for member in members]
-        _report(self._reporter, history, rows, list(range(len(members))))
-        return dataclasses.replace(population, config=config)
+    step = [step for step in schedule if step.updates <= history.updates][-1]
+    found = struct.named_leaves(population.config)
+    for name, of_setting in leaves.items():
+        for leaf in of_setting:  # each has a buffer of its own, since training donates all of them
+            x = found[leaf]
+            new = np.full(x.shape, step.settings[name], x.dtype)
+            found[leaf] = jax.device_put(new, x.sharding, may_alias=False)
+    config = struct.with_named_leaves(population.config, found)
+    members = reporter.members
+    rows = [{"parent": member.seed, "settings": dict(step.settings)} for member in members]
+    _report(reporter, history, rows, list(range(len(members))))
+    return dataclasses.replace(population, config=config)
 
 
 def _report(
@@ -224,13 +211,13 @@ def line_of(history: History, member: int, updates: int) -> list[Ancestor]:
     return ancestors(history.exchanges, member, max(1, updates))
 
 
-def summarise_members(experiment: Experiment, trained: TrainedPopulation, history: History) -> dict[str, Any]:
+def summarise_members(experiment: Experiment, trained: TrainedPopulation) -> dict[str, Any]:
     """Return the entries of a summary that a run of exchanging members has in addition.
 
     The best member is chosen by the evaluations during training; its return is from new episodes, so that it does not
     flatter. `settings` are those that last trained the best policy, `final_settings` those of the last one.
     """
-    population = trained.population
+    population, history = trained.population, trained.history
     best, evaluated = jax.device_get((population.best, population.evaluated.updates))
     failed, final = failed_members(population.fault), trained.final["return_mean"]
     entries = [
@@ -251,18 +238,18 @@ def summarise_members(experiment: Experiment, trained: TrainedPopulation, histor
     return {"members": ranked, "best": None if chosen is None else entries[chosen]}
 
 
-def save_lineage(path: Path, experiment: Experiment, trained: TrainedPopulation, history: History) -> None:
+def save_lineage(path: Path, experiment: Experiment, trained: TrainedPopulation) -> None:
     """Write the schedule of the best policy's line of descent, if there is one, and the picture of all.
 
     Args:
       path: the run's directory.
       experiment: that was run.
       trained: the population.
-      history: of the run.
     Raises:
       ShoalError: a file cannot be written.
     """
     run, members, best = experiment.run, experiment.members, best_member(trained.population)
+    history = trained.history
     best_updates = 0 if best is None else int(trained.population.best.updates[best])
     line = [] if best is None else line_of(history, best, best_updates)
     if best is None:

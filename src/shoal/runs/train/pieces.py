@@ -11,18 +11,20 @@ import jax
 import numpy as np
 
 from shoal.base import cpu
+from shoal.base.signals import Phase
 from shoal.engine.evaluation import Subject
 from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
 from shoal.engine.population import member_layout as populations
 from shoal.engine.population.compaction import Dealer, stop_others
 from shoal.engine.run import Run, evaluation_environment_of
 from shoal.envs.base import can_explain_faults
+from shoal.monitor.run_report import Reporter
 from shoal.records.halving import Halving
-from shoal.records.history import OPTIMISER_STEPS, History, Numbers, Seconds
+from shoal.records.history import OPTIMISER_STEPS, History, Numbers
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
+from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, Costs, EvaluationPrograms, compile_evaluation
-from shoal.runs.train.hooks import Listener, Supervisor
 from shoal.runs.train.pacing import Pacer
 from shoal.types import Mean
 
@@ -31,12 +33,9 @@ class TrainedPopulation(NamedTuple):
     """A population after training."""
 
     population: Run  # every leaf with a leading member axis
-    evaluations: list[tuple[int, Numbers]]  # (updates, metrics)
-    seconds: Seconds
-    absolute: Numbers  # the best policies' metrics, evaluated again; empty before `with_absolute_metric`
+    history: History
     costs: Costs
-    updates: int  # the number of updates made
-    stopped: str = ""  # why training ended before its budget was spent
+    absolute: Numbers  # the best policies' metrics, evaluated again; empty before `with_absolute_metric`
 
     @property
     def final(self) -> Numbers:
@@ -44,13 +43,14 @@ class TrainedPopulation(NamedTuple):
 
         Empty where the last policies were not evaluated.
         """
-        if not self.evaluations or self.evaluations[-1][0] < self.updates:
+        evaluations = self.history.evaluations
+        if self.history.evaluated < self.history.updates:
             return {}
-        points = [updates for updates, _ in self.evaluations]
+        points = [updates for updates, _ in evaluations]
         last = np.searchsorted(points, np.asarray(self.population.evaluated.updates), side="right") - 1
         found = {
-            name: np.array([self.evaluations[row][1][name][k] for k, row in enumerate(last)])
-            for name in self.evaluations[-1][1]
+            name: np.array([evaluations[row][1][name][k] for k, row in enumerate(last)])
+            for name in evaluations[-1][1]
         }
         is_stopped = np.asarray(self.population.fault) == STOPPED
         return {name: _without(is_stopped, x) for name, x in found.items()}
@@ -59,10 +59,10 @@ class TrainedPopulation(NamedTuple):
 def train_population(
     compiled_run: CompiledRun,
     run: RunConfig,
-    listener: Listener,
+    listener: Reporter,
+    history: History,
+    supervisor: RunSupervisor,
     *,
-    history: History | None = None,
-    supervisor: Supervisor | None = None,
     halving: Halving | None = None,
     members: Members = (),
     change: Callable[[Run, History], Run] | None = None,
@@ -75,14 +75,12 @@ def train_population(
       compiled_run: the population and its programs; its buffers are donated.
       run: seeds, budget and points of evaluation.
       listener: receives each log point and evaluation.
-      history: of the run so far; None for a new one.
-      supervisor: acts between two pieces of training; None for nobody.
+      history: of the run so far, to which is added.
+      supervisor: acts between two pieces of training.
       halving: when members stop early; None for never.
       members: of the population, where some stop early.
       change: returns the population to continue with, after each evaluation but the last; at the start in any case.
     """
-    history = History() if history is None else history
-    supervisor = Supervisor() if supervisor is None else supervisor
     history.spend(compile=compiled_run.seconds)
     rungs = halving.rungs(run.steps_per_update, run.total_steps) if halving else []
     evaluation_points, log_points = {*run.evaluation_points(), *rungs}, sorted({*run.log_points(), *rungs})
@@ -107,20 +105,16 @@ def train_population(
                     population = change(population, history)
         supervisor.between_pieces(population, history)
         if is_last():
-            return _ended(population, history, compiled_run.costs)
+            return TrainedPopulation(population, history, compiled_run.costs, {})
         stop = log_points[bisect.bisect_right(log_points, history.updates)]  # the last point is the end
         further_stop = supervisor.next_stop(history.updates)
         size = training.size(min(stop, further_stop or stop) - history.updates)
-        supervisor.begins("training")
+        supervisor.begins(Phase.TRAINING)
         population = _train_piece(train_program, population, size, history, training)
-        if faulty := _new_faults(population, history):
+        # A frozen member keeps its fault, and is not handled twice.
+        if faulty := [k for k in failed_members(population.fault) if k not in history.frozen]:
             population = supervisor.handle_faults(population, history, faulty)
             history.frozen += faulty
-
-
-def _ended(population: Run, history: History, costs: Costs) -> TrainedPopulation:
-    evaluations, seconds = history.evaluations, history.seconds
-    return TrainedPopulation(population, evaluations, seconds, {}, costs, history.updates, history.stopped)
 
 
 def _evaluate(
@@ -129,8 +123,8 @@ def _evaluate(
     run: RunConfig,
     history: History,
     pacer: Pacer,
-    listener: Listener,
-    supervisor: Supervisor,
+    listener: Reporter,
+    supervisor: RunSupervisor,
 ) -> tuple[Run, bool]:
     """Evaluate, and tell the listener; return the population, and False if a signal ended the evaluation early."""
     seconds = history.seconds.evaluate
@@ -155,6 +149,7 @@ def _train_piece(
     """Make some updates, and wait for them."""
     start_time = time.perf_counter()
     begins_interval = np.bool_(history.logged == history.updates)
+    # Numbers of NumPy, which have the types that the program was compiled for.
     population = train_program(population, np.int32(size), begins_interval)
     jax.block_until_ready(population)
     seconds = time.perf_counter() - start_time
@@ -164,12 +159,7 @@ def _train_piece(
     return population
 
 
-def _new_faults(population: Run, history: History) -> list[int]:
-    """List the members that made an update in which something was not finite, and are not frozen yet."""
-    return [k for k in failed_members(population.fault) if k not in history.frozen]
-
-
-def _report_training(population: Run, run: RunConfig, history: History, listener: Listener) -> None:
+def _report_training(population: Run, run: RunConfig, history: History, listener: Reporter) -> None:
     """Give the listener the metrics since the last log point; NaN of members that train no further."""
     has_ended = np.asarray(population.fault) != NOWHERE
     updates = history.updates - history.logged
@@ -197,10 +187,10 @@ def _evaluate_in_pieces(
     population: Run,
     history: History,
     pacer: Pacer,
-    supervisor: Supervisor,
+    supervisor: RunSupervisor,
 ) -> tuple[Run, Numbers | None]:
     """Evaluate a population; the metrics are None if the evaluation was broken off."""
-    supervisor.begins("evaluating")
+    supervisor.begins(Phase.EVALUATING)
     start_time = time.perf_counter()
     population = dataclasses.replace(population, evaluation=programs.begin(population))
     while True:
@@ -214,6 +204,7 @@ def _evaluate_in_pieces(
     if can_explain_faults(population.environment):
         _note_faults(population, history, supervisor)
     population = dataclasses.replace(population, evaluation=())
+    # Members that failed or were stopped played on with what they had, which is nobody's result.
     is_left_out = programs.subject.leaves_out(np.asarray(population.fault))
     numbers = {name: _without(is_left_out, x) for name, x in jax.device_get(metrics).items()}
     history.spend(evaluate=time.perf_counter() - start_time)
@@ -225,7 +216,7 @@ def _without(members: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return np.where(members, np.float32(np.nan), numbers) if members.any() else np.asarray(numbers)
 
 
-def _note_faults(population: Run, history: History, supervisor: Supervisor) -> None:
+def _note_faults(population: Run, history: History, supervisor: RunSupervisor) -> None:
     """Note why numbers of an evaluation are not finite, where the environment explains that."""
     for member in range(len(population.fault)):
         environment = populations.take_member(evaluation_environment_of(population), member)
@@ -259,33 +250,25 @@ def compile_absolute(compiled_run: CompiledRun, episodes: int) -> Future[Evaluat
 
 
 def with_absolute_metric(
-    trained: TrainedPopulation,
-    programs: Future[EvaluationPrograms],
-    history: History | None = None,
-    supervisor: Supervisor | None = None,
+    trained: TrainedPopulation, programs: Future[EvaluationPrograms], supervisor: RunSupervisor
 ) -> TrainedPopulation:
     """Evaluate the best policies on episodes that were not used to choose them.
 
     Args:
       trained: the trained population; its buffers are donated.
       programs: of `compile_absolute`.
-      history: of the run, to which the time is added; None for one of its own.
       supervisor: as in `train_population`.
     """
-    supervisor = Supervisor() if supervisor is None else supervisor
+    history = trained.history
     start_time = time.perf_counter()
     evaluation = programs.result()
-    history = (
-        History(evaluations=trained.evaluations, seconds=trained.seconds) if history is None else history
-    )
     history.spend(compile=time.perf_counter() - start_time)
-    population, results = _evaluate_in_pieces(
-        evaluation, trained.population, history, Pacer(first=64), supervisor
-    )
+    pacer = Pacer(first=64)
+    population, results = _evaluate_in_pieces(evaluation, trained.population, history, pacer, supervisor)
     if results is None:
         supervisor.between_pieces(population, history)
         raise AssertionError("a supervisor that wants to stop does so between pieces")
-    return trained._replace(population=population, absolute=results, seconds=history.seconds)
+    return trained._replace(population=population, absolute=results)
 
 
 def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from typing import Any
 
 import jax
 
@@ -13,6 +12,7 @@ from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings, Run
 from shoal.runs.plan.experiment import Experiment, resolve
 from shoal.runs.train import compiled_trainer, memory_limits
+from shoal.types import AlgorithmConfig
 from shoal.xla import machine
 
 
@@ -26,18 +26,12 @@ def check_memory(
     Raises:
       ShoalError: it is more; the sentence names the size that needs the most, and the nearest that fits.
     """
-    run, first = experiment.run, experiment.solo[0]
-    sizes = memory_limits.Sizes(
-        experiment.num_members,
-        run.num_envs,
-        run.num_steps,
-        run.eval_episodes,
-        settings.pool_size or memory_limits.NO_POOL,
-        run.absolute_episodes,
-    )
+    first = experiment.solo[0]
+    sizes = memory_limits.MemorySizes.of(experiment.run, experiment.num_members, settings)
+    # As it was before settings were filled in, which a narrower layer or a smaller replay may imply otherwise.
     config = first.config if first.unresolved_config is None else first.unresolved_config
 
-    def member(candidate: Any) -> Run:
+    def member(candidate: AlgorithmConfig) -> Run:
         if candidate is config and shapes is not None:
             return shapes
         return compiled_trainer.member_shapes(first.environment, resolve(candidate), settings)
@@ -63,7 +57,7 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     )
 
 
-def hidden_weights(config: Any) -> int:
+def hidden_weights(config: AlgorithmConfig) -> int:
     """Return the number of weights between the hidden layers that a config names, which need not be valid."""
     named = flat(config)
     actor = named.get("hidden_sizes")
@@ -80,6 +74,7 @@ def devices_of(requested: int) -> list[jax.Device]:
       ShoalError: fewer exist.
     """
     requested = arguments.whole_number("devices", requested, 0)
+    # As many devices of the CPU as are asked for, which only a process whose backend has not started can still have.
     machine.prepare(min(requested, machine.max_devices()))
     available = jax.devices()
     if requested > len(available):

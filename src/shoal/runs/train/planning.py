@@ -24,15 +24,15 @@ from shoal.xla.jax_settings import require_usable
 LONG_SECONDS = 600  # a run that takes longer says so before it begins
 
 
-class Call(NamedTuple):
-    """The options of a call that trains."""
+class Caller(NamedTuple):
+    """Who trains: a command, or a function of `import shoal`; and what follows the run, as the caller asks."""
 
     progress: bool = True  # whether anything is printed
     import_seconds: float = 0.0  # the duration of the imports, for the summary
     own_process: bool = (
-        False  # whether the process does nothing else: the backend may be set up for this run alone
+        False  # whether the process does nothing else, so that the backend may be set up for it
     )
-    listeners: tuple[Any, ...] = ()  # see `monitor.listeners`
+    listeners: tuple[object, ...] = ()  # see `monitor.listeners`
     loggers: tuple[Companion, ...] = ()  # processes beside each run
     film_every: int = 0  # environment steps between two films; 0 for none
     command: str | None = None  # of the command line; None from Python
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     is_new: bool  # else it is resumed in its directory
 
 
-def note_duration(plan: Plan, call: Call) -> None:
+def note_duration(plan: Plan, call: Caller) -> None:
     """Say how long a run takes by the speed that was measured with its preset, where that is more than ten minutes."""
     experiment, run = plan.experiment, plan.experiment.run
     name, trials = experiment.environment_name, bool(experiment.environment_parameters.get(TRIAL))
@@ -69,7 +69,9 @@ def note_duration(plan: Plan, call: Call) -> None:
         )
 
 
-def plan_run(experiment: Experiment, call: Call, *, is_new: bool = True, changes: Iterable[str] = ()) -> Plan:
+def plan_run(
+    experiment: Experiment, call: Caller, *, is_new: bool = True, changes: Iterable[str] = ()
+) -> Plan:
     """Decide the settings that depend on the machine, and refuse those that cannot work, before anything compiles.
 
     Args:

@@ -15,10 +15,9 @@ from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings, struct
 from shoal.engine import team
 from shoal.engine.evaluation import evaluate
-from shoal.engine.loop import start_training, train
+from shoal.engine.loop import start_training, train, update_once
 from shoal.engine.population.member_layout import compiler_options
 from shoal.engine.run import ProgramSettings, Run
-from shoal.envs.given import environment_of
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import resolve
@@ -172,8 +171,6 @@ def make_train(
     catalogue.check_algorithm("" if config is None else config, "config")
     machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
-    if not isinstance(environment, str):
-        environment = environment_of(environment, {})
     num_evals = arguments.whole_number("num_evals", num_evals, 0)
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = decide(
@@ -189,7 +186,10 @@ def make_train(
     run, own = experiment.run, struct.as_arrays(experiment.config)
     if not catalogue.is_builtin(experiment.algorithm):
         program_settings = compiled_trainer.program_settings(run, 1, "return_mean", None)
-        compiled_trainer.check_algorithm(experiment.environment, own, program_settings)
+        # Traced once, so that a mistake in a user's algorithm is found here, and not where the training is compiled.
+        jax.eval_shape(
+            update_once, compiled_trainer.member_shapes(experiment.environment, own, program_settings)
+        )
     points = tuple(run.evaluation_points()) if num_evals else ()
     return PureTraining(struct.as_arrays(experiment.environment), own, run, points)
 

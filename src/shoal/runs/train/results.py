@@ -86,6 +86,7 @@ def finished_run(directory: RunDirectory, experiment: Experiment) -> TrainedRun:
     """Read a run that has reached its end; its learner is as it was saved, and `learner.local` is ()."""
     first = place(experiment)[1].solo[0]
     settings = compiled_trainer.program_settings(first.run, 1, "return_mean", None)
+    # The structure is the algorithm's own, so that of the files only arrays are read.
     template = compiled_trainer.member_shapes(first.environment, first.config, settings).learner
     leaves, _ = directory.load_policy("last")
     saved = finetuning.learner_leaves(leaves, str(directory.path))
@@ -131,28 +132,18 @@ def _failures(experiment: Experiment, trained: pieces.TrainedPopulation) -> dict
 
 def _started_time(path: Path) -> float | None:
     """Return when a run wrote its first row of metrics, in seconds since the epoch; None if that is not known."""
-    with contextlib.suppress(ShoalError):
-        time = first_row(path).get("time")
-        return float(time) if isinstance(time, float | int) else None
+    with contextlib.suppress(ShoalError, TypeError, KeyError):
+        return float(first_row(path)["time"])
     return None
-
-
-def _agents(environment: Environment, steps: int) -> dict[str, Any]:
-    """Return the entry in a summary about the agents of an environment that has several."""
-    return {
-        "count": environment.num_agents,
-        "team_return": team.team_return_of(environment),
-        "agent_steps_per_seed": steps * environment.num_agents,
-    }
 
 
 def summarise(
     experiment: Experiment,
     trained: pieces.TrainedPopulation,
-    import_seconds: float,
     *,
-    path: Path | None = None,
-    command: str | None = None,
+    import_seconds: float,
+    path: Path,
+    command: str | None,
 ) -> dict[str, Any]:
     """Build the summary of a finished run.
 
@@ -163,20 +154,21 @@ def summarise(
       path: the run's directory, whose first row of metrics says when it started.
       command: the user's command line, quoted for a shell; None for a run from Python.
     """
-    run, seconds, members = experiment.run, trained.seconds, experiment.members
-    steps = trained.updates * run.steps_per_update
+    run, history, members = experiment.run, trained.history, experiment.members
+    steps = history.updates * run.steps_per_update
     best = jax.device_get(trained.population.best.policy)
     environment = experiment.environment
-    further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
     failed = _failures(experiment, trained)
-    if environment.num_agents > 1:
-        further["agents"] = _agents(environment, steps)
-    if run.score != "return_mean":
-        further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
     by_seed = {name: x.tolist() for name, x in trained.absolute.items()}
     final, absolute = (x["return_mean"].tolist() if x else None for x in (trained.final, trained.absolute))
-    if trained.stopped:
-        further["stopped"] = trained.stopped
+    further: dict[str, Any] = {"name": run.name, "settings": experiment.differences}
+    if (count := environment.num_agents) > 1:
+        of_team = {"team_return": team.team_return_of(environment), "agent_steps_per_seed": steps * count}
+        further["agents"] = {"count": count, **of_team}
+    if run.score != "return_mean":
+        further["score"] = chosen_score(run.score, trained.final, trained.absolute, failed)
+    if history.stopped:
+        further["stopped"] = history.stopped
     if experiment.variants:
         further["members"] = variant_scores(members, final, absolute, list(failed))
     if experiment.halving:
@@ -191,12 +183,12 @@ def summarise(
         facts=summary_facts(),
         steps_per_second=float(np.sum(np.asarray(trained.population.updates)))
         * run.steps_per_update
-        / max(seconds.train, 1e-9),  # a run that was stopped before its first update took none
-        seconds={"import": import_seconds, **seconds._asdict()},
+        / max(history.seconds.train, 1e-9),  # a run that was stopped before its first update took none
+        seconds={"import": import_seconds, **history.seconds._asdict()},
         costs=trained.costs._asdict(),
         parameters=[struct.named_leaves(member_layout.take_member(best, k)) for k in range(len(members))],
         failed=failed,
-        started_time=None if path is None else _started_time(path),
+        started_time=_started_time(path),
         command=command,
         evaluation={"mode": run.eval_mode, "episodes": run.num_absolute_episodes, **by_seed},
         **further,

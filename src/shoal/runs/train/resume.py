@@ -18,13 +18,13 @@ from shoal.records import checkpoint_record
 from shoal.records.checkpoints import Checkpoints, Info, MisfitError
 from shoal.records.directory import CONFIG, POLICIES, SUMMARY, RunDirectory, parameters_sha256
 from shoal.records.history import History
-from shoal.records.json_files import report_wrong_types, to_jsonable, write_json, write_text
+from shoal.records.json_files import report_wrong_types, write_json, write_text
 from shoal.records.metrics_file import METRICS, Mark, find_damage
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train.checkpointing import replay_of, restored, saved_leaves
+from shoal.types import AlgorithmConfig
 
-# Settings that describe a run to people, in which a repeated command may differ from the one before.
 # What a population has besides the settings of a run, and how a sentence says that it differs.
 POPULATION = {
     "variants": "it has other members",
@@ -46,12 +46,12 @@ def config_json(experiment: Experiment, asked: Experiment) -> dict[str, Any]:
       experiment: whose settings are all resolved for the machine.
       asked: the same before that.
     """
-    resolved, before = as_json(experiment), as_json(asked)
+    resolved, before = experiment.as_json(), asked.as_json()
     requested = {
         part: {name: x for name, x in before[part].items() if x != resolved[part].get(name)}
         for part in ("algorithm", "run")
     }
-    further = {"settings": experiment.differences, "preset": experiment.preset}
+    further = {"settings": experiment.differences, "preset": experiment.defaults.preset}
     return resolved | further | {"asked": requested, "history": []}
 
 
@@ -61,23 +61,26 @@ def check_same(path: Path, saved: Mapping[str, Any], asked: Experiment) -> None:
     Raises:
       ShoalError: it asks for another one; the sentence names the first setting that differs.
     """
-    now = as_json(asked)
+    now = asked.as_json()
     _check_complete(path, saved, now)
+    # Settings that describe a run to people may differ from those of the command before.
     repeated = {"run_dir", *settings.names_where(asked.run, lambda setting: setting.field.use.describes)}
+    differences = []
     for part in ("environment", "algorithm", "run"):
-        before = {**saved[part], **saved.get("asked", {}).get(part, {})}
-        for name in [*before, *(name for name in now[part] if name not in before)]:
-            if name not in repeated and before.get(name) != now[part].get(name):
-                raise ShoalError(
-                    f"run directory {str(path)!r} holds another run: {name}={before.get(name)!r} there, and "
-                    f"{now[part].get(name)!r} was asked for; name a new directory, or continue with `shoal resume`."
-                )
-    for name, what in POPULATION.items():
-        if saved.get(name) != now.get(name):
-            raise ShoalError(
-                f"run directory {str(path)!r} holds another run: {what} than was asked for; name a new directory, or "
-                "continue with `shoal resume`."
-            )
+        before, after = {**saved[part], **saved.get("asked", {}).get(part, {})}, now[part]
+        differences += [
+            f"{name}={before.get(name)!r} there, and {after.get(name)!r} was asked for"
+            for name in {**before, **after}
+            if name not in repeated and before.get(name) != after.get(name)
+        ]
+    differences += [
+        f"{what} than was asked for" for name, what in POPULATION.items() if saved.get(name) != now.get(name)
+    ]
+    if differences:
+        raise ShoalError(
+            f"run directory {str(path)!r} holds another run: {differences[0]}; name a new directory, or continue with "
+            "`shoal resume`."
+        )
 
 
 def _check_complete(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -128,43 +131,26 @@ def check_unfinished(directory: RunDirectory, run: RunConfig, overrides: Mapping
         )
 
 
-def check_budget(directory: RunDirectory, run: RunConfig, finished: "Finished | None") -> None:
-    """Require that the budget of a run is not less than the steps that it has made.
+def check_budget(directory: RunDirectory, run: RunConfig, made: int, *, is_new: bool = False) -> None:
+    """Require that the budget of a run is not less than the environment steps that are made.
 
+    Args:
+      directory: of the run that made them.
+      is_new: whether another run starts from its checkpoint there, which must have an update to make.
     Raises:
       ShoalError: it is.
     """
-    made = finished.steps if finished else max(Checkpoints(directory.path).steps(), default=0)
-    if run.total_updates * run.steps_per_update < made:
-        raise ShoalError(
-            f"total_steps={run.total_steps} is less than the {made:,} environment steps that each seed of run "
-            f"{str(directory.path)!r} has made; give more than {made}."
-        )
+    total, path = run.total_updates * run.steps_per_update, str(directory.path)
+    if total < made or (is_new and total == made):
+        what = f"is less than the {made:,} environment steps that each seed of run {path!r} has made"
+        if is_new:
+            what = (
+                f"leaves nothing to train after the checkpoint at {made:,} environment steps of run {path!r}"
+            )
+        raise ShoalError(f"total_steps={run.total_steps} {what}; give more than {made}.")
 
 
-def checkpoint_of(directory: RunDirectory, which: str) -> int:
-    """Return the environment steps of the checkpoint of a run that is named by them, or as "best" or "last".
-
-    Raises:
-      ShoalError: there is none.
-    """
-    return checkpoint_record.choose_checkpoint(Checkpoints(directory.path), which, "from_step")
-
-
-def check_steps_left(directory: RunDirectory, run: RunConfig, steps: int) -> None:
-    """Require that a run which starts from a checkpoint of another one has an update to make.
-
-    Raises:
-      ShoalError: it has none.
-    """
-    if run.total_updates * run.steps_per_update <= steps:
-        raise ShoalError(
-            f"total_steps={run.total_steps} leaves nothing to train after the checkpoint at {steps:,} environment "
-            f"steps of run {str(directory.path)!r}; give more than {steps}."
-        )
-
-
-def check_refill(run: RunConfig, config: Any, steps: int) -> None:
+def check_refill(run: RunConfig, config: AlgorithmConfig, steps: int) -> None:
     """Require that a run which resumes without its replay learns: that a gradient step follows the refill.
 
     A run that has learned before may come to its end without one, which is said on standard error, with --quiet too.
@@ -178,12 +164,9 @@ def check_refill(run: RunConfig, config: Any, steps: int) -> None:
     if not {"learning_starts", "train_frequency"} <= values.keys():
         return
     starts, every, rollout = values["learning_starts"], values["train_frequency"], run.steps_per_update
-    refilled = (
-        steps + max(-(-starts // rollout) - 1, 0) * rollout
-    )  # the first step of the update that may learn
-    due = (
-        max(-(-refilled // every), starts // every + 1) * every
-    )  # the first from there that calls for a gradient step
+    # The first step of the update that may learn, and the first from there that calls for a gradient step.
+    refilled = steps + max(-(-starts // rollout) - 1, 0) * rollout
+    due = max(-(-refilled // every), starts // every + 1) * every
     if due >= run.total_updates * rollout > steps:
         sentence = (
             f"learning_starts={starts} leaves no gradient step in what is left of total_steps={run.total_steps}, since "
@@ -201,7 +184,7 @@ def changes(directory: RunDirectory, saved: Mapping[str, Any], experiment: Exper
     Raises:
       ShoalError: one of them cannot change; the sentence names it.
     """
-    now, changeable = as_json(experiment), _names_on_resume(experiment, "may change")
+    now, changeable = experiment.as_json(), _names_on_resume(experiment, "may change")
     ignored = _names_on_resume(experiment, "ignored")
     _check_complete(directory.path, saved, now)
     changed = {}
@@ -229,6 +212,7 @@ def identity_of(experiment: Experiment, now: Mapping[str, Any]) -> dict[str, Any
     """
     leaves = struct.named_leaves(struct.as_arrays(experiment.environment))
     left_out = _names_on_resume(experiment, "may change", "ignored")
+    # By label, so that a sentence can name the one that differs.
     variants = {x["label"]: x["settings"] for x in now.get("variants", ())}
     population = {name: now.get(name, {}) for name in POPULATION} | {"variants": variants}
     return {
@@ -259,16 +243,13 @@ def as_of(saved: Mapping[str, Any], steps: int) -> dict[str, Any]:
 
 
 def save_changes(
-    directory: RunDirectory,
-    experiment: Experiment,
-    changes: Mapping[str, list],
-    steps: int,
+    directory: RunDirectory, experiment: Experiment, changes: Mapping[str, list], steps: int
 ) -> None:
     """Write the settings of a resumed run into its `config.json`, and their changes into the history there."""
     saved = directory.load_config()
     history = [*saved.get("history", []), {"step": steps, "changes": dict(changes)}]
     kept = {name: saved[name] for name in ("asked", "has_masks", "preset") if name in saved}
-    config = as_json(experiment) | kept | {"settings": experiment.differences, "history": history}
+    config = experiment.as_json() | kept | {"settings": experiment.differences, "history": history}
     write_json(directory.path / CONFIG, config, not_finite=str)
 
 
@@ -372,6 +353,7 @@ class Restoration:
 
     def place(self, population: Run) -> Run:
         """Put the leaves that were chosen into a population; they are given up here. A replay may not be among them."""
+        # Else the host would hold them until the run ends.
         leaves, self.leaves = self.leaves, {}
         return restored(population, leaves)
 
@@ -383,9 +365,7 @@ class Restoration:
     @property
     def source(self) -> str:
         """The name of the state from which the run continues, for a message."""
-        return (
-            "the checkpoint" if self.named is None else f"the checkpoint of run {str(self.directory.path)!r}"
-        )
+        return "the checkpoint" + ("" if self.named is None else f" of run {str(self.directory.path)!r}")
 
     def begin(self, directory: RunDirectory) -> None:
         """Write the rows up to the checkpoint into the directory of a run that resumes another one."""
@@ -440,6 +420,7 @@ class Finished(NamedTuple):
 
     def history(self) -> History:
         """Return the history of the run, to be continued."""
+        # Lists of its own, since the first result, which has the same history, must not change.
         ended = self.ended
         return dataclasses.replace(
             ended,
@@ -464,8 +445,3 @@ def _first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> 
                 what = "the checksum of the environment's numbers" if name == "sha256" else name
                 return f"{what} is {found!r}, and {value!r} here"
     return ""
-
-
-def as_json(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings of an experiment as `config.json` holds them, after a round trip through JSON."""
-    return json.loads(json.dumps(to_jsonable(experiment.as_json(), not_finite=str)))

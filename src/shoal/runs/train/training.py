@@ -13,16 +13,16 @@ from shoal.monitor.loggers.requests import Loggers, check_loggers, companions_of
 from shoal.records.members import Variant
 from shoal.runs.plan.decide import decide
 from shoal.runs.train.drive import resume_run, run_experiment
-from shoal.runs.train.planning import Call
+from shoal.runs.train.planning import Caller
 from shoal.runs.train.results import TrainedRun
-from shoal.types import Environment
+from shoal.types import AlgorithmConfig, Environment
 
 
 @on_host
 def train(
     environment: str | Environment | None = None,
     *,
-    algorithm: str | Any = "",
+    algorithm: str | type | AlgorithmConfig = "",
     environment_parameters: Mapping[str, Any] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
@@ -30,11 +30,11 @@ def train(
     from_step: int | str = "",
     variants: Mapping[str, Mapping[str, float]] | None = None,
     eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Train an agent with several seeds at once and write a run directory; returns when training has ended.
 
@@ -63,11 +63,12 @@ def train(
       SavingError: the run was trained, but a part of it could not be written; its `run` is the result.
     """
     call = call_of(progress, listeners, loggers, film_every)
+    by_label = arguments.mapping("variants", variants).items()
     experiment = decide(
         **given(environment, algorithm, environment_parameters, config, preset, eval_env),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
         from_step=str(from_step),
-        variants=_variants_of(variants),
+        variants=None if variants is None else [Variant(x, arguments.mapping(x, y)) for x, y in by_label],
         overrides=settings,
     )
     return run_experiment(experiment, call)
@@ -81,8 +82,6 @@ def given(
     Raises:
       ShoalError: one of them is of a wrong type.
     """
-    if environment is not None and not isinstance(environment, str):
-        environment = environment_of(environment, {})
     check_algorithm(algorithm)
     return {
         "environment": environment,
@@ -94,26 +93,19 @@ def given(
     }
 
 
-def _variants_of(variants: Any) -> list[Variant] | None:
-    """Return the variants of a population, each with the settings of a mapping by their labels."""
-    if variants is None:
-        return None
-    return [Variant(x, arguments.mapping(x, y)) for x, y in arguments.mapping("variants", variants).items()]
-
-
 @on_host
 def resume(
     run: str | Path | TrainedRun,
     *,
     from_step: int | str = "",
     environment: Environment | None = None,
-    score: Callable[..., Any] | None = None,
-    eval_metrics: Callable[..., Any] | None = None,
-    listeners: Sequence[Any] = (),
+    score: Callable[..., object] | None = None,
+    eval_metrics: Callable[..., object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Resume a run from its newest sound checkpoint, or from memory; returns when training has ended.
 
@@ -139,6 +131,7 @@ def resume(
       SavingError: as `train`.
     """
     call = call_of(progress, listeners, loggers, film_every)
+    # What the run has in memory, which it resumes from where it has no checkpoints.
     finished = run.finished if isinstance(run, TrainedRun) else None
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
@@ -157,13 +150,15 @@ def resume(
     )
 
 
-def call_of(progress: Any, listeners: Any, loggers: Any, film_every: Any) -> Call:
+def call_of(
+    progress: bool, listeners: Sequence[object], loggers: Loggers | Sequence[str], film_every: int
+) -> Caller:
     """Return how a function calls for its runs, from its arguments.
 
     Raises:
       ShoalError: one of them is of a wrong type.
     """
-    return Call(
+    return Caller(
         progress=arguments.boolean("progress", progress),
         listeners=check_listeners(listeners),
         loggers=companions_of(check_loggers(loggers)),
