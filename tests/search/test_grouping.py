@@ -98,6 +98,19 @@ def test_names_that_cannot_vary_are_refused():
         grouping.check_names(["seed"], base)
     with pytest.raises(ShoalError, match=r"the parameter of the environment is env\.gravity"):
         grouping.check_names(["gravity"], base)
+    for name, sentence in {
+        "learning_rat": (
+            "there is no setting 'learning_rat'; a parameter of the environment would be env.learning_rat; did you "
+            "mean 'learning_rate'?"
+        ),
+        "optimizer_arg.eps": (
+            "there is no setting 'optimizer_arg.eps'; a name with a dot is env.NAME or SETTING.NAME, such as "
+            "optimizer_args.eps; did you mean 'optimizer_args'?"
+        ),
+    }.items():
+        with pytest.raises(ShoalError) as caught:
+            grouping.check_names([name], base)
+        assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize(

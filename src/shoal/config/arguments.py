@@ -1,17 +1,14 @@
 """Reading and type checks of a caller's arguments; an error is one sentence with the name, the value and the remedy."""
 
-import ast
-import math
 import numbers
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 
 MAX_REPR_LENGTH = 80  # characters of a value in a message
 LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
@@ -93,19 +90,6 @@ def text(name: str, value: Any, example: str = "") -> str:
     return value
 
 
-def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Return one of several words.
-
-    Raises:
-      ShoalError: it is none of them; the sentence names the nearest.
-    """
-    known = list(choices)
-    if not isinstance(value, str) or value not in known:
-        hint = nearest(value, known) if isinstance(value, str) else ""
-        raise ShoalError(f"{name}={short_repr(value)} is none of {', '.join(known)}{hint or '.'}")
-    return value
-
-
 def path(name: str, value: Any) -> Path:
     """Return a path that a file system can have, with `~` expanded; it need not exist.
 
@@ -160,31 +144,3 @@ def short_repr(value: Any) -> str:
     is_traced = "Tracer" in {cls.__name__ for cls in type(value).__mro__}  # JAX is not imported here
     text = "<traced>" if is_traced else " ".join(repr(value).split())
     return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."
-
-
-def literal(text: str) -> Any:
-    """Read a value from its text: a number, true, false, none, a list or tuple of these, or else the text itself."""
-    try:
-        return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-class _LiteralNames(ast.NodeTransformer):
-    """Replaces the words that Python's literals lack by their values; case does not matter."""
-
-    VALUES = MappingProxyType(
-        {
-            "true": True,
-            "false": False,
-            "none": None,
-            "nan": math.nan,
-            "inf": math.inf,
-            "infinity": math.inf,
-        }
-    )
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the value of a word; any other name stays, which makes the whole a text."""
-        word = node.id.lower()
-        return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node

@@ -13,7 +13,6 @@ with other settings, in its place.
 
 import dataclasses
 import numbers
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -22,15 +21,12 @@ from shoal.config import fields
 from shoal.config.other_trainers import hint_of_other_trainer, switches_off
 from shoal.config.requirements import Needs, Table
 from shoal.config.schema import (
-    KINDS,
     Choice,
     FieldSchema,
     field_texts,
-    main_option,
-    options_of,
     schema_of,
-    words_of,
 )
+from shoal.config.values import has_type, options_of, refusal
 
 T = TypeVar("T")
 
@@ -329,42 +325,14 @@ def check_fields(config: Any) -> None:
                     "chooses one by its name"
                 )
             continue
-        if len(options_of(declared)) > 1:  # X | None, or X | Literal["word"]
-            if value is None or value in words_of(declared):
-                continue
-            declared = main_option(declared)
         # Its use reports what is not a function.
-        if type(value) is not declared and (isinstance(value, str) or not setting.may_name_function):
-            _check_type(name, value, declared)
+        is_read = type(value) is not declared and (isinstance(value, str) or not setting.may_name_function)
+        if is_read and not has_type(value, declared):
+            raise ShoalError(f"{name}={value!r} {refusal(value, declared)}")
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
-            bounds = setting.field.bounds or (_FINITE if declared is float else None)
+            bounds = setting.field.bounds or (_FINITE if float in options_of(declared) else None)
             if bounds and (bounds.longest or not bounds.contains(value)):
                 fields.check_bounds(name, value, bounds)
 
 
 _FINITE = fields.Bounds()
-
-
-def _check_type(name: str, value: Any, declared: Any) -> None:
-    """Require that a value is of its declared type; types that are not known here pass."""
-    if typing.get_origin(declared) is typing.Literal:
-        choices = typing.get_args(declared)
-        if value not in choices:
-            hint = nearest(str(value), choices)
-            raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{hint}.")
-    elif typing.get_origin(declared) is tuple:
-        element = typing.get_args(declared)[0]
-        if not isinstance(value, tuple) or not all(_has_type(x, element) for x in value):
-            wanted, example = _TUPLES.get(element, ("values", "()"))
-            raise ShoalError(f"{name}={value!r} is not a tuple of {wanted}; give one such as {example}.")
-    elif not _has_type(value, declared):
-        raise ShoalError(f"{name}={value!r} is not {KINDS[declared][1]}.")
-
-
-def _has_type(value: Any, declared: Any) -> bool:
-    if declared not in KINDS:
-        return True
-    return isinstance(value, KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
-
-
-_TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

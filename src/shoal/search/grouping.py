@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, nearest
 from shoal.config import schema, settings, struct
 from shoal.config.settings import Setting
 from shoal.engine.population import member_layout
@@ -143,21 +143,28 @@ def known_settings(base: Experiment) -> dict[str, Setting]:
 
 
 def check_names(names: Sequence[str], base: Experiment) -> None:
-    """Require that each name of a space may vary.
+    """Require that each name of a space may vary: it is a setting, or `env.NAME`, or `SETTING.NAME`.
 
     Raises:
-      ShoalError: a setting of the run cannot, or the environment has no such parameter.
+      ShoalError: a setting of the run cannot; or there is none of that name, with the nearest.
     """
+    known = known_settings(base)
     for name in names:
-        if name in settings.settings_of(RunConfig()) and name not in SIZES:
+        owner, dot, part = name.partition(".")
+        if name in known or (dot and part and (name.startswith(ENVIRONMENT) or owner in known)):
+            continue
+        if name in settings.settings_of(RunConfig()):
             raise ShoalError(
                 f"{name} cannot vary in a sweep, whose settings are all trained and judged alike; of a run's settings "
                 f"only {', '.join(SIZES)} can."
             )
-        if name in base.environment_parameters and name not in known_settings(base):
-            raise ShoalError(
-                f"there is no setting {name!r}; the parameter of the environment is {ENVIRONMENT}{name}."
-            )
+        instead = f"a parameter of the environment would be {ENVIRONMENT}{name}{nearest(name, known)}"
+        if name in base.environment_parameters:
+            instead = f"the parameter of the environment is {ENVIRONMENT}{name}"
+        elif dot:
+            examples = "env.NAME or SETTING.NAME, such as optimizer_args.eps"
+            instead = f"a name with a dot is {examples}{nearest(owner, ['env', *known])}"
+        raise ShoalError(f"there is no setting {name!r}; {instead}.")
 
 
 def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[Group]:

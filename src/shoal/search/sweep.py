@@ -32,7 +32,6 @@ from shoal.runs.train import compiled_trainer, memory_limits, placement, resume
 from shoal.runs.train.drive import run_experiment
 from shoal.runs.train.planning import Call, is_metric_name
 from shoal.search import memory_fit, search_report
-from shoal.search.casting import cast_space
 from shoal.search.grouping import (
     Candidate,
     Group,
@@ -175,7 +174,7 @@ def check_request(
                 f"{name}={request.overrides[name]!r} has no effect, since {name} varies in the sweep; give it once."
             )
     check_names(space.names, base)
-    space = cast_space(space, known_settings(base))
+    space = space.cast(known_settings(base))
     check_objective(options.objective, space.names, base)
     return request, base, space
 
