@@ -92,7 +92,7 @@ def test_a_setting_without_effect_is_refused():
 
 
 def test_names_that_cannot_vary_are_refused():
-    base = REQUEST.decide({}, ())
+    base = REQUEST.decide()
     grouping.check_names(["num_steps", "gamma", "env.gravity"], base)
     with pytest.raises(ShoalError, match=r"seed cannot vary in a sweep, .* only total_steps, num_envs, "):
         grouping.check_names(["seed"], base)
@@ -122,7 +122,7 @@ def test_names_that_cannot_vary_are_refused():
     ],
 )
 def test_returns_of_worlds_with_other_rewards_are_not_compared(environment, name, example):
-    base = Request(environment).decide({}, ())
+    base = Request(environment).decide()
     with pytest.raises(ShoalError, match=f"{name} is a part of the rewards.*{example}"):
         grouping.check_objective("absolute", [name], base)
     grouping.check_objective("info_x", [name], base)

@@ -16,7 +16,7 @@ from shoal.config.values import KINDS, options_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class StructChoice:
     """The choice of a nested field's struct by a name.
 
     Attributes:
@@ -41,7 +41,7 @@ class FieldSchema(NamedTuple):
 
     name: str
     type: Any
-    choice: Choice | None
+    choice: StructChoice | None
     keyed: str | None
     may_nest: bool
     is_data: bool

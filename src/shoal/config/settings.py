@@ -20,12 +20,7 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.config import fields
 from shoal.config.other_trainers import hint_of_other_trainer, switches_off
 from shoal.config.requirements import Needs, Table
-from shoal.config.schema import (
-    Choice,
-    FieldSchema,
-    field_texts,
-    schema_of,
-)
+from shoal.config.schema import FieldSchema, StructChoice, field_texts, schema_of
 from shoal.config.values import has_type, options_of, refusal
 
 T = TypeVar("T")
@@ -77,13 +72,13 @@ class Setting(NamedTuple):
 
 
 def chosen(default: Any, choose: Callable[[Any], Any], name_of: Callable[[Any], Any], **declared: Any) -> Any:
-    """Declare a nested field whose struct is chosen by a setting of the field's name (see `Choice`).
+    """Declare a nested field whose struct is chosen by a setting of the field's name (see `StructChoice`).
 
     Args:
       **declared: `group` and `needs`, as those of `fields.parameter`.
     """
     metadata = fields.parameter(default, **declared).metadata
-    return dataclasses.field(default=default, metadata={**metadata, "choice": Choice(choose, name_of)})
+    return dataclasses.field(default=default, metadata={**metadata, "choice": StructChoice(choose, name_of)})
 
 
 def keyed(setting: str) -> Any:

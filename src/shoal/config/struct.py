@@ -35,22 +35,13 @@ from shoal.config.fields import (
 # What fields declare has a module without JAX; it is a part of how structs are written.
 __all__ = [
     "Bounds",
-    "as_arrays",
     "bounds_of",
     "check_bounds",
     "data_fields",
     "is_struct",
     "is_traced",
-    "metadata_of",
-    "named_leaves",
-    "once_per_class",
     "parameter",
-    "path_name",
     "static",
-    "struct",
-    "where",
-    "with_named_leaves",
-    "with_saved_parts",
 ]
 
 T = TypeVar("T")

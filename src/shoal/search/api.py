@@ -10,20 +10,19 @@ from shoal.config import arguments
 from shoal.config.traced import on_host
 from shoal.monitor.loggers.requests import Loggers
 from shoal.runs.train.results import TrainedRun
-from shoal.runs.train.training import call_of, given
+from shoal.runs.train.training import AnyEnvironment, call_of, given
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
 from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
-from shoal.types import Environment
 
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
 
 @on_host
 def sweep(
-    environment: str | Environment | None = None,
+    environment: AnyEnvironment = None,
     *,
     grid: Mapping[str, Any] | None = None,
     random: Mapping[str, Any] | None = None,
@@ -71,7 +70,7 @@ def sweep(
 
 @on_host
 def tune(
-    environment: str | Environment | None = None,
+    environment: AnyEnvironment = None,
     *,
     grid: Mapping[str, Any] | None = None,
     random: Mapping[str, Any] | None = None,
@@ -116,7 +115,7 @@ def tune(
 
 @on_host
 def pbt(
-    environment: str | Environment | None = None,
+    environment: AnyEnvironment = None,
     *,
     tune: Mapping[str, Any],
     start: Mapping[str, Any] | None = None,

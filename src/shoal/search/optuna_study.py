@@ -24,7 +24,7 @@ from shoal.base.files import report_os_errors, write_whole_file
 from shoal.base.imports import import_package
 from shoal.config import arguments
 from shoal.records.scores import rank_settings
-from shoal.search.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
+from shoal.search.distributions import Choice, Int, Log, OneMinusLog, UniformRange, ValueDistribution
 from shoal.search.ranking import MemberResult, Ranked, rank, score_of
 from shoal.search.space import Point, Space, format_value, label_of
 from shoal.search.sweep_directory import flatten
@@ -353,9 +353,9 @@ def _by_dependence(space: Space) -> list[str]:
     return sorted(space.names, key=depth)
 
 
-def _suggest_value(trial: Any, name: str, kind: Distribution) -> Any:
+def _suggest_value(trial: Any, name: str, kind: ValueDistribution) -> Any:
     match kind:
-        case Uniform(low, high):
+        case UniformRange(low, high):
             return trial.suggest_float(name, low, high)
         case Log(low, high):
             return trial.suggest_float(name, low, high, log=True)

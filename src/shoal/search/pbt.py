@@ -22,7 +22,7 @@ from shoal.runs.train.drive import run_experiment
 from shoal.runs.train.planning import Call
 from shoal.runs.train.results import TrainedRun
 from shoal.search.distributions import Between, Int, read_distribution
-from shoal.search.grouping import Request
+from shoal.search.grouping import DEFAULTS, Request
 
 FEWEST_EPISODES = 32  # of an evaluation: a ranking by fewer would select luck
 EXAMPLE = "learning_rate=log:1e-5:1e-2"
@@ -61,23 +61,11 @@ def decide_pbt(request: Request, tuned: Sequence[Tuned], options: PbtOptions) ->
         if name in request.overrides:
             instead = "members" if name == "seeds" else "ready_every"
             raise ShoalError(f"{name} has no effect on population-based training; give {instead}.")
-    chosen = {
-        "seeds": options.members,
-        "eval_every": options.ready_every or -1,
-        "on_nan": "freeze",
-        "env_groups": 1,
-    }
-    experiment = decide(
-        request.environment,
-        algorithm=request.algorithm,
-        environment_parameters=request.environment_parameters,
-        config_file=request.config_file,
-        use_preset=request.use_preset,
-        variants=(),
-        evaluation_parameters=request.evaluation_parameters,
-        evolution=Evolution(tuple(tuned)),
-        overrides={**chosen, **request.overrides},
-    )
+    # -1 evaluates never, and `_check_run` says what is missing, after errors of the other settings.
+    evaluations = {"seeds": options.members, "eval_every": options.ready_every or -1}
+    chosen = {**DEFAULTS, **evaluations}
+    request = dataclasses.replace(request, overrides={**chosen, **request.overrides})
+    experiment = request.decide(evolution=Evolution(tuple(tuned)))
     experiment.run.validate()
     _check_run(experiment.run, options.ready_every)
     return experiment

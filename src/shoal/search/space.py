@@ -44,13 +44,13 @@ from shoal.config.settings import Setting
 from shoal.config.values import cast_to_declared, from_text, options_of
 from shoal.search.distributions import (
     Choice,
-    Distribution,
     Int,
+    ValueDistribution,
     is_same,
     natural_order,
     read_distribution,
     read_values,
-    values_to_json,
+    to_json,
 )
 
 TABLES = ("grid", "random", "where")
@@ -70,7 +70,7 @@ class Space:
     """
 
     grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    random: Mapping[str, Distribution] = dataclasses.field(default_factory=dict)
+    random: Mapping[str, ValueDistribution] = dataclasses.field(default_factory=dict)
     where: Mapping[str, Mapping[str, tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -135,7 +135,7 @@ class Space:
             for other, values in self.where.get(name, {}).items()
         )
 
-    def distribution(self, name: str) -> Distribution:
+    def distribution(self, name: str) -> ValueDistribution:
         """Return a setting's distribution; the values of a grid are those of a choice."""
         return self.random[name] if name in self.random else Choice(self.grid[name])
 
@@ -180,10 +180,10 @@ class Space:
     def to_json(self) -> dict[str, Any]:
         """Return the three tables as strict JSON can hold them; `from_tables` reads them back."""
         return {
-            "grid": {name: values_to_json(values) for name, values in self.grid.items()},
+            "grid": {name: to_json(values) for name, values in self.grid.items()},
             "random": {name: kind.to_json() for name, kind in self.random.items()},
             "where": {
-                name: {other: values_to_json(values) for other, values in conditions.items()}
+                name: {other: to_json(values) for other, values in conditions.items()}
                 for name, conditions in self.where.items()
             },
         }
@@ -195,7 +195,7 @@ def _cast(value: Any, declared: Any) -> Any:
     return float(value) if float in options_of(declared) and type(value) is int else value
 
 
-def _check_draws(name: str, kind: Distribution, setting: Setting) -> None:
+def _check_draws(name: str, kind: ValueDistribution, setting: Setting) -> None:
     """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be."""
     options = options_of(setting.declared)
     if isinstance(kind, Choice):

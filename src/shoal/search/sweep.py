@@ -33,6 +33,7 @@ from shoal.runs.train.drive import run_experiment
 from shoal.runs.train.planning import Call, is_metric_name
 from shoal.search import memory_fit, search_report
 from shoal.search.grouping import (
+    DEFAULTS,
     Candidate,
     Group,
     Planned,
@@ -49,9 +50,6 @@ from shoal.xla.jax_settings import require_usable
 
 ABSOLUTE = "absolute"  # the objective that is the mean return of the best policies, evaluated again
 CONFIRMED = 3  # settings that are trained again
-# Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
-# and each is the run that trains it alone.
-DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
 MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options that a resume may change
 
 
@@ -167,7 +165,7 @@ def check_request(
     if options.objective != ABSOLUTE:
         overrides.setdefault("score", options.objective)
     request = dataclasses.replace(request, overrides=overrides)
-    base = request.decide({}, ())
+    base = request.decide()
     for name in space.names:
         if name in request.overrides:
             raise ShoalError(
@@ -447,7 +445,7 @@ def confirm(
     if not options.confirm_seeds or not ranked:
         return []
     chosen = [x.label for x in ranked]
-    run = request.decide({}, ()).run
+    run = request.decide().run
     seeds = range(run.seed + run.seeds, run.seed + run.seeds + options.confirm_seeds)
     planned = _plan_confirmation(request, chosen, seeds, candidates, directory)
     if not all(run.is_finished for run in planned):
