@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -178,8 +179,7 @@ def value_of(flag: str, arguments: Sequence[str]) -> str:
 
 def leading_words(arguments: Sequence[str]) -> list[str]:
     """Return the words before the first flag."""
-    first_flag = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    return list(arguments[:first_flag])
+    return list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
 
 
 def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:

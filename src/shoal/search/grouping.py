@@ -216,11 +216,12 @@ def is_data(base: Experiment, name: str, value: Any) -> bool:
 
 def data_parameters(environment: Any) -> set[str]:
     """Return the names of an environment's fields, and of those inside its wrappers, that are numbers and data."""
-    declared = {
-        name: x for part in _with_inner(environment) for name, x in schema.types_of(type(part)).items()
+    return {
+        name
+        for part in _with_inner(environment)
+        for name, declared in schema.types_of(type(part)).items()
+        if declared is float and name in struct.data_fields(part)
     }
-    data = {name for part in _with_inner(environment) for name in struct.data_fields(part)}
-    return {name for name in data if declared[name] is float}
 
 
 def reward_parameters(environment: Any) -> set[str]:

@@ -61,10 +61,9 @@ def decide_pbt(request: Request, tuned: Sequence[Tuned], options: PbtOptions) ->
         if name in request.overrides:
             instead = "members" if name == "seeds" else "ready_every"
             raise ShoalError(f"{name} has no effect on population-based training; give {instead}.")
-    # -1 evaluates never, and `_check_run` says what is missing, after errors of the other settings.
-    evaluations = {"seeds": options.members, "eval_every": options.ready_every or -1}
-    chosen = {**DEFAULTS, **evaluations}
-    request = dataclasses.replace(request, overrides={**chosen, **request.overrides})
+    # `_check_run` refuses a time of 0; until then -1 lets other settings be refused first.
+    evaluated = {"seeds": options.members, "eval_every": options.ready_every or -1}
+    request = dataclasses.replace(request, overrides={**DEFAULTS, **evaluated, **request.overrides})
     experiment = request.decide(evolution=Evolution(tuple(tuned)))
     experiment.run.validate()
     _check_run(experiment.run, options.ready_every)
