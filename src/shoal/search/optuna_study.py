@@ -27,7 +27,7 @@ from shoal.records.scores import rank_settings
 from shoal.search.distributions import Choice, Int, Log, OneMinusLog, UniformRange, ValueDistribution
 from shoal.search.ranking import MemberResult, Ranked, rank, score_of
 from shoal.search.space import Point, Space, format_value, label_of
-from shoal.search.sweep_directory import flatten
+from shoal.search.sweep_directory import first_difference
 
 OLDEST = "4.3"  # the first version that takes over the lock of a process that was killed
 IDENTITY, MEMBERS, OWNER, PATH = "shoal", "members", "owner", "path"  # names of Optuna's user attributes
@@ -121,10 +121,6 @@ class Study:
         """Return the numbers of the trials of this process that were asked for and have no result yet."""
         return {trial.number for trial in self._own_trials() if trial.state.name == "RUNNING"}
 
-    def trained(self) -> set[int]:
-        """Return the numbers of the trials of this process whose results have members."""
-        return {trial.number for trial in self._own_trials() if trial.user_attrs.get(MEMBERS)}
-
     def _own_trials(self) -> list[Any]:
         return [trial for trial in self.trials if trial.user_attrs.get(OWNER) == self.owner]
 
@@ -213,14 +209,11 @@ def open_study(
 def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
     if known is None:
         raise ShoalError(f"study {name!r} has trials that Shoal did not make; give another name (study).")
-    before, now = flatten(known), flatten(given)
-    for key in dict.fromkeys([*now, *before]):
-        if before.get(key) != now.get(key):
-            values = [arguments.short_repr(x.get(key)) for x in (before, now)]
-            raise ShoalError(
-                f"study {name!r} was made with {key}={values[0]}, not {values[1]}; give the same, or another name "
-                "(study)."
-            )
+    if found := first_difference(known, given):
+        key, before, now = found
+        raise ShoalError(
+            f"study {name!r} was made with {key}={before}, not {now}; give the same, or another name (study)."
+        )
 
 
 def require_optuna() -> Any:

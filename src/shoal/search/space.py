@@ -227,6 +227,11 @@ def label_of(index: int, point: Mapping[str, Any]) -> str:
     return " ".join([str(index), *words[:shown], *rest])
 
 
+def number_of(label: str) -> int:
+    """Return the index that a label begins with: of a point of a sweep, or of a trial of a study."""
+    return int(label.split(" ", 1)[0])
+
+
 def format_value(value: Any) -> str:
     """Format a value for a label or an axis: a number with four significant digits, sizes as 64x64."""
     if isinstance(value, tuple):
