@@ -138,7 +138,7 @@ def _replaced_choice(flag: str, default: Any) -> str:
     return ""
 
 
-def flag_names(config: Any) -> list[str]:
+def flag_names(config: object) -> list[str]:
     """Return the flags that a dataclass makes."""
     return [flag for flag, _ in flags_with_fields(settings.settings_of(config))]
 
@@ -203,7 +203,7 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return "".join(positional), {name: from_text(word.partition("=")[2]) for name, word in parameters.items()}
 
 
-def check_parameters(words: Sequence[str], config: Any) -> None:
+def check_parameters(words: Sequence[str], config: object) -> None:
     """Require that no name=value after an environment is a setting, by Shoal's name for it or another trainer's.
 
     Args:

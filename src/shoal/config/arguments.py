@@ -15,7 +15,7 @@ LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
 LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the seed 0 once more
 
 
-def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+def whole_number(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is not.
 
     Raises:
@@ -58,7 +58,7 @@ def num_bytes(name: str, value: str) -> float:
     return float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
 
 
-def seed(name: str, value: Any) -> int:
+def seed(name: str, value: object) -> int:
     """Return a seed that a random key can be made from.
 
     Raises:
@@ -67,7 +67,7 @@ def seed(name: str, value: Any) -> int:
     return whole_number(name, value, 0, LARGEST_SEED)
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     """Return a boolean.
 
     Raises:
@@ -78,7 +78,7 @@ def boolean(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def text(name: str, value: Any, example: str = "") -> str:
+def text(name: str, value: object, example: str = "") -> str:
     """Return a text.
 
     Raises:
@@ -90,7 +90,7 @@ def text(name: str, value: Any, example: str = "") -> str:
     return value
 
 
-def path(name: str, value: Any) -> Path:
+def path(name: str, value: object) -> Path:
     """Return a path that a file system can have, with `~` expanded; it need not exist.
 
     Raises:
@@ -115,7 +115,7 @@ def path(name: str, value: Any) -> Path:
     return expanded
 
 
-def mapping(name: str, value: Any) -> Mapping[str, Any]:
+def mapping(name: str, value: object) -> Mapping[str, Any]:
     """Return a mapping by names, such as parameters; None becomes an empty one.
 
     Raises:
@@ -130,7 +130,7 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of_call(name: str, value: object, parameters: Mapping[str, object]) -> dict[str, Any]:
     """Join an environment's parameters that a call gives as a dictionary with those that it gives as keywords.
 
     Raises:
@@ -139,7 +139,7 @@ def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> 
     return {**mapping(name, value), **parameters}
 
 
-def short_repr(value: Any) -> str:
+def short_repr(value: object) -> str:
     """Format a value for a message: its representation in one line, cut where it is long."""
     is_traced = "Tracer" in {cls.__name__ for cls in type(value).__mro__}  # JAX is not imported here
     text = "<traced>" if is_traced else " ".join(repr(value).split())

@@ -58,7 +58,7 @@ _NO_USE = fields.Use()
 
 
 @fields.once_per_class
-def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
+def schema_of(cls: object) -> tuple[FieldSchema, ...]:
     """Return the declarations of a dataclass's fields but hidden ones, in their order."""
     data = fields.data_fields(cls) if fields.is_struct(cls) else ()
     groups = _groups_of_class(cls)
@@ -96,7 +96,7 @@ def _groups_of_class(cls: Any) -> dict[str, str]:
 
 
 @functools.cache
-def _may_nest(declared: Any) -> bool:
+def _may_nest(declared: object) -> bool:
     options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
     return any(x not in KINDS for x in options)
 

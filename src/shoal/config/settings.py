@@ -98,7 +98,7 @@ def hidden() -> Any:
 class Nested:
     """A base class of configs with nested structs, which names the right struct of a setting given to a wrong one."""
 
-    def __new__(cls, *_: Any, **given: Any) -> Any:
+    def __new__(cls, *_: object, **given: object) -> Any:
         """Refuse a setting of a nested struct, which a dataclass would call an unexpected keyword."""
         own = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for name in given:
@@ -112,12 +112,12 @@ class Nested:
         return super().__new__(cls)
 
 
-def is_nested(value: Any) -> bool:
+def is_nested(value: object) -> bool:
     """Report whether a field's value is a dataclass, whose own fields are settings."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def settings_of(config: Any) -> dict[str, Setting]:
+def settings_of(config: object) -> dict[str, Setting]:
     """Return every setting of a config and of the structs within it, by its name.
 
     Raises:
@@ -128,7 +128,7 @@ def settings_of(config: Any) -> dict[str, Setting]:
     return settings
 
 
-def _add_settings(settings: dict[str, Setting], config: Any) -> None:
+def _add_settings(settings: dict[str, Setting], config: object) -> None:
     cls = type(config)
     for field in schema_of(cls):
         name, value, choice = field.name, getattr(config, field.name), field.choice
@@ -153,17 +153,17 @@ def _add_settings(settings: dict[str, Setting], config: Any) -> None:
             _add_settings(settings, value)
 
 
-def names_where(config: Any, holds: Callable[[Setting], bool]) -> tuple[str, ...]:
+def names_where(config: object, holds: Callable[[Setting], bool]) -> tuple[str, ...]:
     """Return the names of the settings of which something holds."""
     return tuple(name for name, setting in settings_of(config).items() if holds(setting))
 
 
-def flat(config: Any) -> dict[str, Any]:
+def flat(config: object) -> dict[str, Any]:
     """Return the value of every setting, by its name."""
     return {name: setting.value for name, setting in settings_of(config).items()}
 
 
-def all_names(config: Any) -> set[str]:
+def all_names(config: object) -> set[str]:
     """Return the names of a config's settings, with those of the structs that its class would choose."""
     return set(settings_of(config)) | _default_names(type(config))
 
@@ -175,7 +175,7 @@ def _default_names(cls: Any) -> set[str]:
     return set[str]().union(*map(settings_of, defaults))
 
 
-def with_settings(config: T, /, **values: Any) -> T:
+def with_settings(config: T, /, **values: object) -> T:
     """Replace settings of a config, in whichever of its structs they are.
 
     Args:
@@ -193,7 +193,7 @@ def with_settings(config: T, /, **values: Any) -> T:
     return cast(T, _replaced(config, values))
 
 
-def find(config: Any, name: str) -> Setting | None:
+def find(config: object, name: str) -> Setting | None:
     """Return the setting of a name, also one that a field of numbers by names may get; None if there is none."""
     prefix, dot, key = name.partition(".")
     if not dot:
@@ -205,7 +205,7 @@ def find(config: Any, name: str) -> Setting | None:
     return None
 
 
-def with_choices(config: T, values: Mapping[str, Any]) -> T:
+def with_choices(config: T, values: Mapping[str, object]) -> T:
     """Replace the structs that settings choose by name; other settings, and a struct already chosen, are kept."""
     changes = {}
     for declared in schema_of(type(config)):
@@ -267,7 +267,7 @@ def hint_of(name: str, options: Iterable[str], value: str = "") -> str:
     return hint_of_other_trainer(name, named, value if switches_off(value) else "") or nearest(name, named)
 
 
-def needs_of(config: Any) -> Table:
+def needs_of(config: object) -> Table:
     """Return what settings need in order to have an effect: what their fields say, or else their holder's `needs`."""
     found = {name: x.field.needs for name, x in settings_of(config).items() if x.field.needs}
     for part in _structs(config):
@@ -296,7 +296,7 @@ def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _structs(config: Any) -> list[Any]:
+def _structs(config: object) -> list[Any]:
     """Return a config and the dataclasses within it."""
     found = [config]
     for field in schema_of(type(config)):
@@ -305,7 +305,7 @@ def _structs(config: Any) -> list[Any]:
     return found
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Require that every setting holds a value of its declared type, within its bounds; traced values are not read."""
     found = settings_of(config)
     has_traced = fields.is_traced(*[setting.value for setting in found.values()])

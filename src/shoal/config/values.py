@@ -38,27 +38,27 @@ _SIZES = re.compile(r"\d+(x\d+)*")  # 64x64, which a command line takes without 
 
 
 @functools.cache
-def options_of(declared: Any) -> tuple[Any, ...]:
+def options_of(declared: object) -> tuple[Any, ...]:
     """Return the members of a declared type, such as int and None of `int | None`."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
     return typing.get_args(declared) if is_union else (declared,)
 
 
 @functools.cache
-def words_of(declared: Any) -> tuple[str, ...]:
+def words_of(declared: object) -> tuple[str, ...]:
     """Return the words of a declared type, such as "never" of `int | Literal["never"]`."""
     literals = [x for x in options_of(declared) if typing.get_origin(x) is typing.Literal]
     return tuple(word for x in literals for word in typing.get_args(x))
 
 
 @functools.cache
-def element_of(declared: Any) -> Any:
+def element_of(declared: object) -> Any:
     """Return the type of the parts of a tuple of any length, None beside it or not; None for any other type."""
     tuples = [x for x in options_of(declared) if typing.get_origin(x) is tuple]
     return next((typing.get_args(x)[0] for x in tuples if typing.get_args(x)[1:] == (...,)), None)
 
 
-def from_text(text: str, declared: Any = Any) -> Any:
+def from_text(text: str, declared: object = Any) -> Any:
     """Read a value of a declared type from its text; what is no such value stays a text.
 
     Numbers may be written as people write large ones, 1e6 and 500_000, and sizes as 64x64.
@@ -99,7 +99,7 @@ class _LiteralNames(ast.NodeTransformer):
         return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node
 
 
-def cast_to_declared(value: Any, declared: Any) -> Any:
+def cast_to_declared(value: object, declared: object) -> Any:
     """Convert a number to the type that its field declares, where this loses nothing; other values stay.
 
     `1e5` becomes `100000` for an `int` (also within a tuple, beside None, or both), NumPy's numbers become Python's,
@@ -119,12 +119,12 @@ def cast_to_declared(value: Any, declared: Any) -> Any:
     return value
 
 
-def has_type(value: object, declared: Any) -> bool:
+def has_type(value: object, declared: object) -> bool:
     """Report whether a value is of a declared type; of one that is not known here every value is."""
     return any(_is_option(value, option) for option in options_of(declared))
 
 
-def _is_option(value: object, option: Any) -> bool:
+def _is_option(value: object, option: object) -> bool:
     if option in KINDS:
         return isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
     if typing.get_origin(option) is typing.Literal:
@@ -133,7 +133,7 @@ def _is_option(value: object, option: Any) -> bool:
     return element is None or (isinstance(value, tuple) and all(has_type(part, element) for part in value))
 
 
-def refusal(value: object, declared: Any, example: object = None) -> str:
+def refusal(value: object, declared: object, example: object = None) -> str:
     """Say what a value of another type than the declared one is not, such as "is not a whole number."
 
     Args:

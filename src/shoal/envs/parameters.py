@@ -22,7 +22,7 @@ ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # XLA flushes smaller numbers to 0
 
 
-def check_parameters(env: Any) -> None:
+def check_parameters(env: object) -> None:
     """Require that each parameter of an environment, nested ones included, has its type and is within its bounds.
 
     A number whose field declares no bounds must be finite. Traced values are not read.
@@ -43,7 +43,7 @@ def check_parameters(env: Any) -> None:
         )
 
 
-def declared_types(owner: Any) -> dict[str, Any]:
+def declared_types(owner: object) -> dict[str, Any]:
     """Return the declared types of a class's fields or a function's parameters by name, where they can be resolved."""
     try:
         return typing.get_type_hints(owner)
@@ -51,14 +51,14 @@ def declared_types(owner: Any) -> dict[str, Any]:
         return {}
 
 
-def _default_bounds(declared: Any) -> Bounds:
+def _default_bounds(declared: object) -> Bounds:
     """Return the bounds of a field that declares none: data must be finite, static tuples may hold infinities."""
     members = options_of(declared)
     is_static = any(typing.get_origin(member) is tuple or member is tuple for member in members)
     return ANY_NUMBER if is_static else Bounds()
 
 
-def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: Any = None) -> None:
+def check_value(name: str, value: object, declared: object, bounds: Bounds, default: object = None) -> None:
     """Require that the value of a parameter has the declared type, and that each number in it lies within bounds.
 
     Raises:
@@ -73,14 +73,14 @@ def check_value(name: str, value: Any, declared: Any, bounds: Bounds, default: A
             check_numbers(f"{name}{jax.tree_util.keystr(path)}", leaf, bounds)
 
 
-def _is_of_type(value: Any, option: Any) -> bool:
+def _is_of_type(value: object, option: object) -> bool:
     """Report whether a value may be given for a parameter of a type; arrays (traced too) count as numbers."""
     if _is_array_type(option):
         return value is not None and not isinstance(value, str | bytes)
     return (option is float and _is_number(value)) or has_type(value, option)
 
 
-def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
+def check_numbers(name: str, value: object, bounds: Bounds) -> None:
     """Require that a number, or each number of an array, lies within bounds, as it is and as float32.
 
     Raises:
@@ -105,7 +105,7 @@ def check_numbers(name: str, value: Any, bounds: Bounds) -> None:
         )
 
 
-def convert_to_declared(name: str, value: Any, declared: Any, default: Any = None) -> Any:
+def convert_to_declared(name: str, value: object, declared: object, default: object = None) -> Any:
     """Convert a list (or tuple) of numbers to the declared type, an array, a NamedTuple of arrays, or a tuple; and a
     path to a text.
 
@@ -146,11 +146,11 @@ def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: An
     return tuple_type(*parts)
 
 
-def _to_tuple(value: Any) -> Any:
+def _to_tuple(value: object) -> Any:
     return tuple(map(_to_tuple, value)) if isinstance(value, list | tuple) else value
 
 
-def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np.ndarray:
+def _to_array(name: str, value: list | tuple, declared: object, default: object) -> np.ndarray:
     """Convert nested lists of numbers to a NumPy array, since this may not start a device."""
     allowed = _allowed_dtypes(declared)
     try:
@@ -169,7 +169,7 @@ def _to_array(name: str, value: list | tuple, declared: Any, default: Any) -> np
     return array
 
 
-def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
+def _allowed_dtypes(declared: object) -> tuple[str, ...]:
     """Return the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common ones first."""
     allowed = getattr(declared, "dtypes", ())
     common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
@@ -180,11 +180,11 @@ def _allowed_dtypes(declared: Any) -> tuple[str, ...]:
     )
 
 
-def _is_array_type(declared: Any) -> bool:
+def _is_array_type(declared: object) -> bool:
     return getattr(declared, "array_type", declared) in (jax.Array, np.ndarray)
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     """Report whether a leaf is a number or an array of numbers; booleans, texts and random keys are not."""
     if isinstance(leaf, int | float):
         return not isinstance(leaf, bool)

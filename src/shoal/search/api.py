@@ -24,20 +24,20 @@ Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 def sweep(
     environment: AnyEnvironment = None,
     *,
-    grid: Mapping[str, Any] | None = None,
-    random: Mapping[str, Any] | None = None,
-    where: Mapping[str, Any] | None = None,
+    grid: Mapping[str, object] | None = None,
+    random: Mapping[str, object] | None = None,
+    where: Mapping[str, object] | None = None,
     space: str | Path = "",
-    algorithm: str | Any = "",
-    environment_parameters: Mapping[str, Any] | None = None,
+    algorithm: str | object = "",
+    environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    eval_env: Mapping[str, object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> Sweep:
     """Train many settings, each with several seeds, rank them, and train the best three again on new seeds.
 
@@ -72,20 +72,20 @@ def sweep(
 def tune(
     environment: AnyEnvironment = None,
     *,
-    grid: Mapping[str, Any] | None = None,
-    random: Mapping[str, Any] | None = None,
-    where: Mapping[str, Any] | None = None,
+    grid: Mapping[str, object] | None = None,
+    random: Mapping[str, object] | None = None,
+    where: Mapping[str, object] | None = None,
     space: str | Path = "",
-    algorithm: str | Any = "",
-    environment_parameters: Mapping[str, Any] | None = None,
+    algorithm: str | object = "",
+    environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    eval_env: Mapping[str, object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> Sweep:
     """Train settings that Optuna proposes, batch by batch, each with several seeds, and the best three again.
 
@@ -117,18 +117,18 @@ def tune(
 def pbt(
     environment: AnyEnvironment = None,
     *,
-    tune: Mapping[str, Any],
-    start: Mapping[str, Any] | None = None,
-    algorithm: str | Any = "",
-    environment_parameters: Mapping[str, Any] | None = None,
+    tune: Mapping[str, object],
+    start: Mapping[str, object] | None = None,
+    algorithm: str | object = "",
+    environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    eval_env: Mapping[str, object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Train a population whose worst fifth copies the best fifth, and changes its settings (population-based training).
 
@@ -158,11 +158,11 @@ def pbt(
 def replay(
     run: str | Path | TrainedRun,
     *,
-    listeners: Sequence[Any] = (),
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
 
@@ -185,7 +185,7 @@ def _options(cls: type[Chosen], settings: dict[str, Any], **given: Any) -> Chose
     return cls(**given, **{name: settings.pop(name) for name in names & settings.keys()})
 
 
-def _space(tables: Mapping[str, Any], file: str | Path) -> Space:
+def _space(tables: Mapping[str, object], file: str | Path) -> Space:
     """Return the space of a caller's tables, or of a file.
 
     Raises:

@@ -183,7 +183,7 @@ RANGES: dict[str, type[Between]] = {kind.name: kind for kind in (UniformRange, L
 NAMES = (*RANGES, "choice")
 
 
-def read_distribution(setting: str, given: Any) -> ValueDistribution:
+def read_distribution(setting: str, given: object) -> ValueDistribution:
     """Read a distribution from its text, such as `log:1e-5:1e-2`, or from a list of choices.
 
     The choices of a text stay texts, since only the setting's type tells whether `none` is a text or no value.
@@ -229,7 +229,7 @@ def _read_text(setting: str, text: str) -> ValueDistribution:
     return RANGES[kind](*bounds)
 
 
-def read_values(setting: str, values: Sequence[Any]) -> tuple[Any, ...]:
+def read_values(setting: str, values: Sequence[object]) -> tuple[Any, ...]:
     """Read the values of a grid or a choice: those of lists become tuples, and NumPy's numbers become Python's.
 
     Raises:
@@ -244,7 +244,7 @@ def read_values(setting: str, values: Sequence[Any]) -> tuple[Any, ...]:
     return read
 
 
-def is_same(first: Any, second: Any) -> bool:
+def is_same(first: object, second: object) -> bool:
     """Report whether two values of a setting are the same; True is not 1, and NaN is NaN."""
     if isinstance(first, bool) != isinstance(second, bool):
         return False
@@ -253,7 +253,7 @@ def is_same(first: Any, second: Any) -> bool:
     )
 
 
-def natural_order(values: Sequence[Any]) -> list[Any]:
+def natural_order(values: Sequence[object]) -> list[Any]:
     """Return values in the order of an axis: numbers ascending, anything else as it is given."""
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return sorted(values) if are_numbers else list(values)
@@ -267,7 +267,7 @@ def _value_from_json(value: Any) -> Any:
     return value.item() if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0 else value
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """Convert a value, or a tuple of them, to what strict JSON can hold, which has no infinities; see `read_values`."""
     if isinstance(value, tuple):
         return [to_json(part) for part in value]

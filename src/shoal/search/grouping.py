@@ -62,7 +62,7 @@ class Request:
         given["overrides"] = {**self.overrides, **chosen.of_algorithm()}
         return decide(**given, variants=variants, evolution=evolution)
 
-    def _rebuilt(self, parameters: Mapping[str, Any]) -> Any:
+    def _rebuilt(self, parameters: Mapping[str, object]) -> Any:
         """Make an environment that was given itself with other parameters."""
         given = dataclasses.replace(self, environment_parameters={}, evaluation_parameters=None)
         return given.decide().with_parameters(parameters)
@@ -204,7 +204,7 @@ def _same_programs(experiment: Experiment, candidates: Sequence[Candidate]) -> I
         yield Group(dataclasses.replace(experiment, variants=variants), tuple(candidates[k] for k in chosen))
 
 
-def is_data(base: Experiment, name: str, value: Any) -> bool:
+def is_data(base: Experiment, name: str, value: object) -> bool:
     """Report whether a value of a setting may differ between members of one compiled program."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -214,7 +214,7 @@ def is_data(base: Experiment, name: str, value: Any) -> bool:
     return setting is not None and setting.is_data
 
 
-def data_parameters(environment: Any) -> set[str]:
+def data_parameters(environment: object) -> set[str]:
     """Return the names of an environment's fields, and of those inside its wrappers, that are numbers and data."""
     return {
         name
@@ -224,7 +224,7 @@ def data_parameters(environment: Any) -> set[str]:
     }
 
 
-def reward_parameters(environment: Any) -> set[str]:
+def reward_parameters(environment: object) -> set[str]:
     """Return the parameters of an environment that are declared as parts of its rewards (`struct.parameter`)."""
     fields = [field for part in _with_inner(environment) for field in dataclasses.fields(part)]
     return {field.name for field in fields if field.metadata.get("in_reward")}

@@ -179,7 +179,7 @@ def open_study(
     objective: str = "absolute",
     name: str = "",
     seed: int = 0,
-    identity: Mapping[str, Any],
+    identity: Mapping[str, object],
 ) -> Study:
     """Open a study of Optuna, or make it; `Study.owned_by` names the process that asks for trials.
 
@@ -206,7 +206,7 @@ def open_study(
     return Study(study, opened, space, objective)
 
 
-def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+def _check_identity(name: str, known: Mapping[str, object] | None, given: Mapping[str, object]) -> None:
     if known is None:
         raise ShoalError(f"study {name!r} has trials that Shoal did not make; give another name (study).")
     if found := first_difference(known, given):
@@ -302,15 +302,17 @@ def _sampler(space: Space, seed: int) -> Any:
                     multivariate=True, constant_liar=True, group=bool(space.where), seed=own_seed
                 )
 
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        def infer_relative_search_space(self, study: object, trial: object) -> dict[str, Any]:
             return self._of(trial).infer_relative_search_space(study, trial)
 
-        def sample_relative(self, study: Any, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
+        def sample_relative(
+            self, study: object, trial: object, search_space: dict[str, object]
+        ) -> dict[str, Any]:
             sampler = self._of(trial)
             sampler.infer_relative_search_space(study, trial)  # it keeps the groups that it finds
             return sampler.sample_relative(study, trial, search_space)
 
-        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> Any:
             return self._of(trial, name).sample_independent(study, trial, name, distribution)
 
     return SeededByNumber()
@@ -330,7 +332,7 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _suggest(trial: Any, space: Space) -> Point:
+def _suggest(trial: object, space: Space) -> Point:
     """Take a trial's value for each setting whose conditions are met; those that conditions name come first."""
     point: Point = {}
     for name in _by_dependence(space):

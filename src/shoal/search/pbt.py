@@ -87,7 +87,7 @@ def _check_run(run: RunConfig, ready_every: int) -> None:
     check_at_least("eval_episodes", run.eval_episodes, FEWEST_EPISODES)
 
 
-def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned, ...]:
+def read_tuned(tune: Mapping[str, object], start: Mapping[str, object]) -> tuple[Tuned, ...]:
     """Read the distributions of tuned settings.
 
     Args:
@@ -122,7 +122,7 @@ def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned
     return tuple(found)
 
 
-def _range(name: str, given: Any) -> Between:
+def _range(name: str, given: object) -> Between:
     """Read a range of real numbers."""
     distribution = read_distribution(name, given)
     if not isinstance(distribution, Between) or isinstance(distribution, Int):
@@ -133,7 +133,7 @@ def _range(name: str, given: Any) -> Between:
     return distribution
 
 
-def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Call | None = None) -> TrainedRun:
+def run_replay(path: str | Path, overrides: Mapping[str, object], call: Call | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 
     Raises:

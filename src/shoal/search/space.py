@@ -122,11 +122,11 @@ class Space:
             for row in rows.tolist()
         ]
 
-    def without_unmet(self, point: Mapping[str, Any]) -> Point:
+    def without_unmet(self, point: Mapping[str, object]) -> Point:
         """Return a point without the settings whose conditions it does not meet, in the space's order."""
         return {name: point[name] for name in self.names if self.is_active(name, point)}
 
-    def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
+    def is_active(self, name: str, point: Mapping[str, object]) -> bool:
         """Report whether a point meets the conditions of a setting, and those of the settings that they name."""
         return all(
             other in point
@@ -162,7 +162,7 @@ class Space:
             if name in known:
                 _check_draws(name, self.distribution(name), known[name])
 
-        def cast_all(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
+        def cast_all(name: str, values: Iterable[object]) -> tuple[Any, ...]:
             declared = known[name].declared if name in known else Any
             return read_values(name, [_cast(value, declared) for value in values])
 
@@ -189,7 +189,7 @@ class Space:
         }
 
 
-def _cast(value: Any, declared: Any) -> Any:
+def _cast(value: object, declared: object) -> Any:
     value = from_text(value, declared) if isinstance(value, str) else cast_to_declared(value, declared)
     # A whole number is a float too, so that points, labels and seeds are those of the number however it is written.
     return float(value) if float in options_of(declared) and type(value) is int else value
@@ -214,7 +214,7 @@ def _checksum(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def label_of(index: int, point: Mapping[str, Any]) -> str:
+def label_of(index: int, point: Mapping[str, object]) -> str:
     """Return a short name of a point: its index and its first settings, such as `3 learning_rate=0.0003 gamma=0.99`.
 
     It depends on the point and its index alone, so that it stays the same when a sweep is extended.
@@ -232,7 +232,7 @@ def number_of(label: str) -> int:
     return int(label.split(" ", 1)[0])
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """Format a value for a label or an axis: a number with four significant digits, sizes as 64x64."""
     if isinstance(value, tuple):
         return "x".join(map(format_value, value)) or "()"
@@ -278,7 +278,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise ShoalError(f"space file {str(path)!r} is not TOML: {error}") from error
 
 
-def from_tables(tables: Mapping[str, Any]) -> Space:
+def from_tables(tables: Mapping[str, object]) -> Space:
     """Make a space of its three tables, of a file, of `Space.to_json` or of a caller.
 
     Args:
@@ -307,7 +307,7 @@ def from_tables(tables: Mapping[str, Any]) -> Space:
     return _checked(Space(grid, random, _read_where(tables.get("where"), (*grid, *random))))
 
 
-def _flat(table: Any, what: str) -> dict[str, Any]:
+def _flat(table: object, what: str) -> dict[str, Any]:
     """Join the names of nested tables with dots, as `env.gravity` is a table within a table in TOML."""
     found: dict[str, Any] = {}
     for name, value in arguments.mapping(what, table).items():
@@ -318,7 +318,7 @@ def _flat(table: Any, what: str) -> dict[str, Any]:
     return found
 
 
-def _grid_values(name: str, values: Any) -> tuple[Any, ...]:
+def _grid_values(name: str, values: object) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ShoalError(
             f"grid: {name}={arguments.short_repr(values)} is not a list of values; give one such as [0.1, 0.2]."
@@ -326,7 +326,7 @@ def _grid_values(name: str, values: Any) -> tuple[Any, ...]:
     return read_values(name, list(values))
 
 
-def _read_where(table: Any, names: Sequence[str]) -> dict[str, dict[str, tuple[Any, ...]]]:
+def _read_where(table: object, names: Sequence[str]) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Read conditions: by the name of a setting, the name of another with its value or list of values."""
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for path, values in _flat(table, "where").items():

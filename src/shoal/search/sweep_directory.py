@@ -24,7 +24,7 @@ class SweepDirectory:
       ShoalError: it holds another sweep, or other files; or it cannot be written to.
     """
 
-    def __init__(self, path: str | Path, asked: Mapping[str, Any]):
+    def __init__(self, path: str | Path, asked: Mapping[str, object]):
         self._given = arguments.path("run_dir", path) if path else None
         self._asked = json.loads(json.dumps(to_jsonable(asked, not_finite=str)))
         self._runs: dict[str, list[str]] = {}
@@ -81,7 +81,7 @@ class SweepDirectory:
         write_json(self.path / SWEEP, content)
 
 
-def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _check_same(path: Path, saved: Mapping[str, object], asked: Mapping[str, object]) -> None:
     """Raise ShoalError, with the first difference, unless a directory holds the sweep that is asked for."""
     descriptive = {f"run.{x}" for x in settings.names_where(RunConfig(), lambda x: x.field.use.describes)}
     if found := first_difference(saved, asked, descriptive):
@@ -93,7 +93,7 @@ def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) 
 
 
 def first_difference(
-    saved: Mapping[str, Any], asked: Mapping[str, Any], descriptive: Container[str] = ()
+    saved: Mapping[str, object], asked: Mapping[str, object], descriptive: Container[str] = ()
 ) -> tuple[str, str, str] | None:
     """Return the first value in which nested mappings differ: its name, and both as texts; None if they are the same.
 
@@ -109,7 +109,7 @@ def first_difference(
     return None
 
 
-def _flat(tree: Any, name: str = "") -> dict[str, Any]:
+def _flat(tree: object, name: str = "") -> dict[str, Any]:
     """Return the values of nested mappings by the names of their paths, without those of the first level."""
     if not isinstance(tree, Mapping) or not tree:
         return {name.split(".", 1)[-1]: tree}

@@ -7,7 +7,6 @@ The directory is that of a sweep (see `records.search_files`), whose runs are th
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
@@ -90,7 +89,9 @@ def run_tuning(request: Request, space: Space, options: TuneOptions, call: Call 
     return sweep.Sweep(directory.path, summary)
 
 
-def _open(storage: str, space: Space, options: TuneOptions, asked: Mapping[str, Any]) -> optuna_study.Study:
+def _open(
+    storage: str, space: Space, options: TuneOptions, asked: Mapping[str, object]
+) -> optuna_study.Study:
     return optuna_study.open_study(
         storage,
         space,
