@@ -103,7 +103,7 @@ def test_no_number_of_a_classic_environment_may_be_what_it_cannot_be(cls):
         ("gravity", 1e300, "in float32, in which everything is computed, it is inf, and it must be finite"),
         ("cart_mass", 0, "cart_mass=0 is out of bounds: it must be greater than 0."),
         ("cart_mass", np.array([1.0, -1.0]), "each number of it must be greater than 0."),
-        ("gravity", np.bool_(True), "_ is of type bool; give a number, such as 9.8"),
+        ("gravity", np.bool_(True), "_ is not a number; give one such as 9.8."),
         ("max_episode_steps", 10**12, "is not a whole number of 1 or more, at most 2,147,483,647, nor None"),
     ],
 )
@@ -121,7 +121,7 @@ def test_make_names_the_parameter_that_is_out_of_bounds(name, value, sentence):
         ("speeds", [1.0, math.nan], "speeds=[1.0, nan] is out of bounds: each number of it must be at least 0 and"),
         ("speeds", [1, 11], "speeds=[1.0, 11.0] is out of bounds"),
         ("speeds", [[1, 2], [3]], "speeds=[[1, 2], [3]] is not an array of numbers"),
-        ("speeds", "fast", "speeds='fast' is of type str; give a"),
+        ("speeds", "fast", "speeds='fast' is not an array; give one such as array("),
         ("shift", [0.0, math.inf], "shift=[0.0, inf] is out of bounds: each number of it must be finite."),
         ("pair", Pair(jnp.ones(1), jnp.ones(1)), ""),
         ("pair", Pair(jnp.nan * jnp.ones(1), jnp.ones(1)), "pair.near=[nan] is out of bounds"),
@@ -129,9 +129,9 @@ def test_make_names_the_parameter_that_is_out_of_bounds(name, value, sentence):
         ("ceiling", math.inf, ""),
         ("sizes", (1.0, math.inf), ""),
         ("sizes", (1.0, math.nan), "sizes[1]=nan is out of bounds"),
-        ("count", True, "count=True is of type bool; give a whole number, such as 1"),
+        ("count", True, "count=True is not a whole number; give one such as 1."),
         ("count", np.int64(3), ""),
-        ("label", 3, "label=3 is of type int; give a str, such as 'x'"),
+        ("label", 3, "label=3 is not a text; give one such as 'x'."),
         ("extra", {"deep": [jnp.ones(2), math.nan]}, "extra['deep'][1]=nan is out of bounds"),
         ("extra", {"deep": [jnp.ones(2, bool), "text", jax.random.key(0)]}, ""),
         ("extra", RewardScale(CartPole(), math.nan), "RewardScale: scale=nan is out of bounds"),
@@ -168,7 +168,7 @@ def test_an_environment_given_itself_is_checked_wherever_it_is_taken():
             lambda env=env: shoal.check(env),
             lambda env=env: shoal.render(policy, "out.gif", env),
         ):
-            with pytest.raises(ShoalError, match=r"is out of bounds|is of type"):
+            with pytest.raises(ShoalError, match=r"is out of bounds|is not a number|is not a whole number"):
                 take()
     refused(lambda: shoal.evaluate(policy), "CartPole: gravity=nan is out of bounds: it must be finite.")
 

@@ -7,7 +7,6 @@ import pytest
 from shoal import ShoalError
 from shoal.config.settings import settings_of
 from shoal.runs.plan.defaults import defaults
-from shoal.search.casting import cast_space
 from shoal.search.space import from_tables, from_words
 
 
@@ -34,7 +33,7 @@ def test_texts_become_what_their_settings_declare(known):
             "env.gravity=9.8,15",
         ],
     )
-    cast = cast_space(space, known)
+    cast = space.cast(known)
     assert cast.grid == {
         "core": ("none", "gru"),
         "hidden_sizes": ((64, 64), (32, 32), (128,)),
@@ -61,25 +60,13 @@ def test_conditions_are_cast_with_the_settings_that_they_name(known):
             "where": {"gamma.update_epochs": 4},
         }
     )
-    points = cast_space(space, known).points(2)
+    points = space.cast(known).points(2)
     assert [("gamma" in point) for point in points] == [False, True, True]
 
 
 @pytest.mark.parametrize(
     ("grid", "random", "sentence"),
     [
-        (
-            ["learning_rat=1,2"],
-            [],
-            "there is no setting 'learning_rat'; a parameter of the environment would be env.learning_rat; did you "
-            "mean 'learning_rate'?",
-        ),
-        (
-            ["optimizer_arg.eps=1,2"],
-            [],
-            "there is no setting 'optimizer_arg.eps'; a name with a dot is env.NAME or SETTING.NAME, such as "
-            "optimizer_args.eps; did you mean 'optimizer_args'?",
-        ),
         (
             [],
             ["surrogate=uniform:0:1"],
@@ -96,5 +83,5 @@ def test_conditions_are_cast_with_the_settings_that_they_name(known):
 )
 def test_one_sentence_says_what_is_wrong(known, grid, random, sentence):
     with pytest.raises(ShoalError) as caught:
-        cast_space(from_words(grid, random), known)
+        from_words(grid, random).cast(known)
     assert str(caught.value) == sentence

@@ -8,7 +8,7 @@ from scipy import stats
 
 from shoal import ShoalError
 from shoal.search import distributions
-from shoal.search.distributions import Choice, Int, Log, OneMinusLog, Uniform, read_distribution
+from shoal.search.distributions import Choice, Int, Log, OneMinusLog, UniformRange, read_distribution
 
 REFERENCES = [
     ("uniform:-2:3", stats.uniform(-2, 5), lambda x: x),
@@ -40,7 +40,7 @@ def test_whole_numbers_and_choices_are_equally_likely():
 
 
 @pytest.mark.parametrize(
-    "kind", [Uniform(-2.0, 3.0), Log(1e-5, 1e-2), OneMinusLog(0.9, 0.999), Int(2, 9), Choice((8, 2, 4))]
+    "kind", [UniformRange(-2.0, 3.0), Log(1e-5, 1e-2), OneMinusLog(0.9, 0.999), Int(2, 9), Choice((8, 2, 4))]
 )
 def test_units_and_values_are_inverse(kind):
     for u in np.linspace(0, 1 - 1e-9, 50):
@@ -57,8 +57,8 @@ def test_units_and_values_are_inverse(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        Uniform(-2.0, 3.0),
-        Uniform(1e6, 1e6 + 1),  # a rounding of the value alone would leave nothing of it
+        UniformRange(-2.0, 3.0),
+        UniformRange(1e6, 1e6 + 1),  # a rounding of the value alone would leave nothing of it
         Log(1e-5, 1e-2),
         Log(1.0, 1.0 + 1e-7),
         OneMinusLog(0.9, 0.999999),
@@ -76,7 +76,7 @@ def test_numbers_are_short_different_and_within_their_bounds(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        Uniform(-2.0, 3.0),
+        UniformRange(-2.0, 3.0),
         Log(1e-5, 1e-2),
         OneMinusLog(0.9, 0.999),
         Int(2, 9),

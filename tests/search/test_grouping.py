@@ -92,12 +92,25 @@ def test_a_setting_without_effect_is_refused():
 
 
 def test_names_that_cannot_vary_are_refused():
-    base = REQUEST.decide({}, ())
+    base = REQUEST.decide()
     grouping.check_names(["num_steps", "gamma", "env.gravity"], base)
     with pytest.raises(ShoalError, match=r"seed cannot vary in a sweep, .* only total_steps, num_envs, "):
         grouping.check_names(["seed"], base)
     with pytest.raises(ShoalError, match=r"the parameter of the environment is env\.gravity"):
         grouping.check_names(["gravity"], base)
+    for name, sentence in {
+        "learning_rat": (
+            "there is no setting 'learning_rat'; a parameter of the environment would be env.learning_rat; did you "
+            "mean 'learning_rate'?"
+        ),
+        "optimizer_arg.eps": (
+            "there is no setting 'optimizer_arg.eps'; a name with a dot is env.NAME or SETTING.NAME, such as "
+            "optimizer_args.eps; did you mean 'optimizer_args'?"
+        ),
+    }.items():
+        with pytest.raises(ShoalError) as caught:
+            grouping.check_names([name], base)
+        assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -109,7 +122,7 @@ def test_names_that_cannot_vary_are_refused():
     ],
 )
 def test_returns_of_worlds_with_other_rewards_are_not_compared(environment, name, example):
-    base = Request(environment).decide({}, ())
+    base = Request(environment).decide()
     with pytest.raises(ShoalError, match=f"{name} is a part of the rewards.*{example}"):
         grouping.check_objective("absolute", [name], base)
     grouping.check_objective("info_x", [name], base)

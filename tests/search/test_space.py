@@ -39,7 +39,7 @@ def test_a_grid_is_a_product_in_the_given_order():
     grid = from_tables({"grid": {"a": [3, 1], "b": ["x", "y"]}})
     assert grid.points() == [{"a": 3, "b": "x"}, {"a": 3, "b": "y"}, {"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
     assert grid.axis("a") == [1, 3]
-    assert (grid.to_unit("a", 1), grid.to_unit("a", 3), grid.scale("a")) == (0, 1, "choice")
+    assert (grid.to_unit("a", 1), grid.to_unit("a", 3)) == (0, 1)
 
 
 @pytest.mark.parametrize("sobol", [False, True])

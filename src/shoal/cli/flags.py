@@ -1,21 +1,19 @@
 """Parsing of command lines: the fields of dataclasses are the flags, their docstrings the help."""
 
 import argparse
-import contextlib
 import dataclasses
+import itertools
 import shlex
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code
 from shoal.cli import help as pages
-from shoal.config import schema, settings
-from shoal.config.arguments import literal
+from shoal.config import settings
 from shoal.config.other_trainers import hint_of_other_trainer
 from shoal.config.requirements import check_needs
+from shoal.config.values import element_of, from_text, has_type, refusal
 from shoal.envs.registry import parameters_of
 
 T = TypeVar("T")
@@ -58,8 +56,8 @@ def parse_values(
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:
-            origins = list(map(typing.get_origin, schema.options_of(fields[name].declared)))
-            parser.add_argument(flag, dest=name, action="append", nargs="*" if tuple in origins else "?")
+            is_tuple = element_of(fields[name].declared) is not None
+            parser.add_argument(flag, dest=name, action="append", nargs="*" if is_tuple else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
     values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}
@@ -110,37 +108,20 @@ def _value(name: str, declared: Any, found: list[Any]) -> Any:
         return value == flag
     if value is None:
         raise ShoalError(f"{flag} has no value; give it one.")
-    options = schema.options_of(declared)
-    if types.NoneType in options and value in ("None", ["None"]):
+    if value == ["None"] and has_type(None, declared):
         return None
-    if value in (words := schema.words_of(declared)):
-        return value
-    declared = schema.main_option(declared)
     if isinstance(value, list):
-        return tuple(_read(flag, typing.get_args(declared)[0], word) for word in value)
-    return _read(flag, declared, value, "".join(f" or {word!r}" for word in words))
+        return tuple(_read(flag, word, element_of(declared)) for word in value)
+    return _read(flag, value, declared)
 
 
-def _read(flag: str, declared: Any, word: str, or_words: str = "") -> Any:
-    """Read a word as a value of a type. Whole numbers may be written as people write large ones: 1e6, 500_000."""
+def _read(flag: str, word: str, declared: Any) -> Any:
+    """Read a word as a value of a type."""
     word = word.lstrip() if _is_number(word) else word
-    if typing.get_origin(declared) is typing.Literal:
-        choices = typing.get_args(declared)
-        if word not in choices:
-            raise ShoalError(f"{flag}: {word!r} is none of {', '.join(choices)}{nearest(word, choices)}.")
-    elif declared is int:
-        with contextlib.suppress(ValueError):
-            return int(word)
-        with contextlib.suppress(ValueError):
-            if float(word).is_integer():
-                return int(float(word))
-        raise ShoalError(f"{flag}: {word!r} is not a whole number{or_words}.")
-    elif declared is float:
-        try:
-            return float(word)
-        except ValueError:
-            raise ShoalError(f"{flag}: {word!r} is not a number{or_words}.") from None
-    return word
+    value = from_text(word, declared)
+    if not has_type(value, declared):
+        raise ShoalError(f"{flag}: {word!r} {refusal(word, declared)}")
+    return value
 
 
 def _flag_of_word(word: str) -> str:
@@ -157,7 +138,7 @@ def _replaced_choice(flag: str, default: Any) -> str:
     return ""
 
 
-def flag_names(config: Any) -> list[str]:
+def flag_names(config: object) -> list[str]:
     """Return the flags that a dataclass makes."""
     return [flag for flag, _ in flags_with_fields(settings.settings_of(config))]
 
@@ -198,8 +179,7 @@ def value_of(flag: str, arguments: Sequence[str]) -> str:
 
 def leading_words(arguments: Sequence[str]) -> list[str]:
     """Return the words before the first flag."""
-    first_flag = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    return list(arguments[:first_flag])
+    return list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
 
 
 def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -220,10 +200,10 @@ def parse_environment(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         if separator and parameters.setdefault(name.replace("-", "_"), word) is not word:
             first = parameters[name.replace("-", "_")]
             raise ShoalError(f"the parameter {name} is given twice, {first} and {word}; give it once.")
-    return "".join(positional), {name: literal(word.partition("=")[2]) for name, word in parameters.items()}
+    return "".join(positional), {name: from_text(word.partition("=")[2]) for name, word in parameters.items()}
 
 
-def check_parameters(words: Sequence[str], config: Any) -> None:
+def check_parameters(words: Sequence[str], config: object) -> None:
     """Require that no name=value after an environment is a setting, by Shoal's name for it or another trainer's.
 
     Args:

@@ -25,7 +25,7 @@ class Flag(NamedTuple):
     text: str  # what happens when it is set, and its default
 
 
-def help_page(command: str, description: str, config: Any, *, full: bool) -> str:
+def help_page(command: str, description: str, config: object, *, full: bool) -> str:
     """Describe a command and its flags.
 
     Args:
@@ -53,7 +53,7 @@ def help_page(command: str, description: str, config: Any, *, full: bool) -> str
     return "\n".join([*lines, ""])
 
 
-def flag_groups(config: Any) -> dict[str, list[Flag]]:
+def flag_groups(config: object) -> dict[str, list[Flag]]:
     """Return the flags of a dataclass, and of those within it, by the titles of their groups.
 
     A class sorts its fields by an attribute `groups`, from titles to names; those that it leaves out have the title
@@ -65,7 +65,7 @@ def flag_groups(config: Any) -> dict[str, list[Flag]]:
     return {title: flags for title, flags in found.items() if flags or len(found) == 1}
 
 
-def _flags(config: Any, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
+def _flags(config: object, title: str, owner: str) -> Iterator[tuple[str, Flag]]:
     """Return the flags of a dataclass with their groups' titles; those of a part have its field as owner."""
     titles = {name: group for group, names in settings.groups_of(config).items() for name in names}
     order = {name: place for place, name in enumerate(titles)}
@@ -105,7 +105,7 @@ def _flag_text(name: str, setting: settings.Setting) -> str:
     return f"{flag}, --no{flag[1:]}" if setting.declared is bool else f"{flag} {_type_name(setting.declared)}"
 
 
-def _type_name(declared: Any) -> str:
+def _type_name(declared: object) -> str:
     """Return the kind of value of a flag, such as INT or {a,b}."""
     options = typing.get_args(declared)
     if typing.get_origin(declared) is typing.Literal:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags
-from shoal.cli.searching import read_request
-from shoal.cli.train import LOGGING, RunFlags, parse_settings, print_result
+from shoal.cli.searching import groups_of, read_request
+from shoal.cli.train import RunFlags, parse_settings, print_result
 from shoal.records.directory import RunDirectory
 from shoal.runs.plan.defaults import defaults
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
@@ -30,21 +30,9 @@ EXAMPLE = "shoal pbt CartPole-v1 --tune learning_rate=log:1e-5:1e-2 --ready-ever
 class PbtFlags(RunFlags, PbtOptions):
     """The flags that are not settings of a run."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": (
-            "tune",
-            "start",
-            "ready_every",
-            "members",
-            "replay",
-            "algorithm",
-            "config",
-            "preset",
-            "quiet",
-        ),
-        "evaluation": ("eval_env",),
-        **LOGGING,
-    }
+    groups: ClassVar[Mapping[str, tuple[str, ...]]] = groups_of(
+        "tune", "start", "ready_every", "members", "replay"
+    )
 
     tune: tuple[str, ...] = ()
     """Tunes a setting within bounds: NAME=log:LOW:HIGH, uniform:LOW:HIGH or one-minus-log:LOW:HIGH; may be given

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from shoal.cli import flags, output
-from shoal.cli.train import LOGGING, RunFlags, parse_settings
+from shoal.cli.train import LOGGING, RunFlags, parse_run
 from shoal.config.requirements import Needs, Table
-from shoal.runs.plan.defaults import defaults
 from shoal.search.grouping import Request
 from shoal.search.search_report import check_has_best
 from shoal.search.search_report import result_text as sweep_text
@@ -20,20 +19,17 @@ Options = TypeVar("Options", bound=SearchOptions)
 REPEATED = ("--grid", "--random", "--tune", "--start", "--eval-env")  # flags that may be given several times
 
 
+def groups_of(*most_used: str) -> dict[str, tuple[str, ...]]:
+    """Return the flags of a command that searches by the titles of its help, those that it alone has first."""
+    most_used = (*most_used, "algorithm", "config", "preset", "quiet")
+    return {"most used": most_used, "evaluation": ("eval_env",), **LOGGING}
+
+
 @dataclasses.dataclass(frozen=True)
 class SearchFlags(RunFlags):
     """The flags that are not settings of a run."""
 
     needs: ClassVar[Table] = {"min_steps": (Needs("halving", other_than=(0,), such_as="3"),)}
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": (
-            *("grid", "random", "space", "objective", "confirm_seeds", "halving", "min_steps"),
-            *("algorithm", "config", "preset", "quiet"),
-        ),
-        "evaluation": ("eval_env",),
-        **LOGGING,
-    }
-
     grid: tuple[str, ...] = ()
     """Trains every one of these values, NAME=V1,V2,..., with every value of the other grids; may be given several
     times."""
@@ -76,18 +72,8 @@ def read_request(
       the command's own flags, and the request.
     """
     arguments = flags.join_repeated(arguments, REPEATED)
-    words = flags.leading_words(arguments)
-    before = defaults(
-        flags.parse_environment(words)[0],
-        algorithm=flags.value_of("--algorithm", arguments),
-        config_file=flags.value_of("--config", arguments) or None,
-        use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
-        environment_parameters=flags.parse_environment(words)[1],
-        choices=flags.given(arguments),
-    )
-    parsed, overrides, words = parse_settings(
-        command, description, lambda: choices(algorithm=before.algorithm), before, arguments
-    )
+    environment, parameters = flags.parse_environment(flags.leading_words(arguments))
+    _, parsed, overrides, words = parse_run(command, description, choices, arguments, environment, parameters)
     environment, parameters = flags.parse_environment(words)
     if not parsed.config:
         flags.require("environment", example, environment)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from shoal.base.errors import ShoalError
@@ -91,10 +91,13 @@ class TrainFlags(RunFlags):
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the result."""
     words = flags.leading_words(arguments)
+    _, parameters = flags.parse_environment(_assignments(arguments))
+    parse = functools.partial(parse_run, COMMAND, DESCRIPTION, TrainFlags, parameters=parameters)
     if not words:  # ENV is among the flags: read all flags once to find the words that are none
         without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
-        words = _parse(without_help, environment="")[-1]
-    known, choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
+        words = parse(without_help, environment="")[-1]
+    environment, _ = flags.parse_environment(words)
+    known, choices, overrides, words = parse(arguments, environment=environment)
     environment, parameters = flags.parse_environment(words)
     if not choices.config:
         flags.require("environment", "shoal train CartPole-v1", environment)
@@ -134,21 +137,32 @@ def print_summary(trained: TrainedRun) -> None:
     output.print_result(result_text(dict(trained.summary), trained.path), trained.path)
 
 
-def _parse(arguments: Sequence[str], environment: str) -> tuple[Defaults, Any, dict[str, Any], list[str]]:
-    """Return the defaults, the choices, the settings that the flags give, and the words that are not flags.
+def parse_run(
+    command: str,
+    description: str,
+    choices: Callable[..., Any],
+    arguments: Sequence[str],
+    environment: str,
+    parameters: Mapping[str, Any],
+) -> tuple[Defaults, Any, dict[str, Any], list[str]]:
+    """Read the flags of a command that trains; which flags there are depends on a few of them, and on the environment.
 
-    These, and the existing flags, depend on a few of the flags.
+    Args:
+      choices: the class of the command's own flags.
+      environment: its name, "" where it is not known.
+    Returns:
+      the defaults, the command's own flags, the settings that are given by name, and the words that are not flags.
     """
     before = defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,
         use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
-        environment_parameters=flags.parse_environment(_assignments(arguments))[1],
+        environment_parameters=parameters,
         choices=flags.given(arguments),
     )
-    choices = functools.partial(TrainFlags, algorithm=before.algorithm)
-    return before, *parse_settings(COMMAND, DESCRIPTION, choices, before, arguments)
+    own = functools.partial(choices, algorithm=before.algorithm)
+    return before, *parse_settings(command, description, own, before, arguments)
 
 
 def parse_settings(

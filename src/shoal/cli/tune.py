@@ -2,12 +2,11 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from shoal.cli import STARTED
-from shoal.cli.searching import SearchFlags, print_result, read_search
-from shoal.cli.train import LOGGING
+from shoal.cli.searching import SearchFlags, groups_of, print_result, read_search
 from shoal.search.trial_runs import TuneOptions, run_tuning
 
 IMPORT_SECONDS = time.perf_counter() - STARTED
@@ -25,14 +24,10 @@ DESCRIPTION = (
 class TuneFlags(SearchFlags, TuneOptions):
     """The flags that are not settings of a run."""
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "most used": (
-            *("grid", "random", "space", "trials", "batch", "storage", "study", "objective"),
-            *("confirm_seeds", "halving", "min_steps", "run_dir", "algorithm", "config", "preset", "quiet"),
-        ),
-        "evaluation": ("eval_env",),
-        **LOGGING,
-    }
+    groups: ClassVar[Mapping[str, tuple[str, ...]]] = groups_of(
+        *("grid", "random", "space", "trials", "batch", "storage", "study", "objective"),
+        *("confirm_seeds", "halving", "min_steps", "run_dir"),
+    )
 
     grid: tuple[str, ...] = ()
     """Lets Optuna choose one of these values, NAME=V1,V2,...; may be given several times."""

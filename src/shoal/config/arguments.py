@@ -1,24 +1,21 @@
 """Reading and type checks of a caller's arguments; an error is one sentence with the name, the value and the remedy."""
 
-import ast
-import math
 import numbers
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 
 MAX_REPR_LENGTH = 80  # characters of a value in a message
 LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
 LARGEST_SEED = 2**32 - 1  # `jax.random.key` takes 32 bits: 2**32 would be the seed 0 once more
 
 
-def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+def whole_number(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """Return a whole number as an int; 10.0 and NumPy's integers are whole numbers, True is not.
 
     Raises:
@@ -61,7 +58,7 @@ def num_bytes(name: str, value: str) -> float:
     return float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
 
 
-def seed(name: str, value: Any) -> int:
+def seed(name: str, value: object) -> int:
     """Return a seed that a random key can be made from.
 
     Raises:
@@ -70,7 +67,7 @@ def seed(name: str, value: Any) -> int:
     return whole_number(name, value, 0, LARGEST_SEED)
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     """Return a boolean.
 
     Raises:
@@ -81,7 +78,7 @@ def boolean(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def text(name: str, value: Any, example: str = "") -> str:
+def text(name: str, value: object, example: str = "") -> str:
     """Return a text.
 
     Raises:
@@ -93,20 +90,7 @@ def text(name: str, value: Any, example: str = "") -> str:
     return value
 
 
-def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Return one of several words.
-
-    Raises:
-      ShoalError: it is none of them; the sentence names the nearest.
-    """
-    known = list(choices)
-    if not isinstance(value, str) or value not in known:
-        hint = nearest(value, known) if isinstance(value, str) else ""
-        raise ShoalError(f"{name}={short_repr(value)} is none of {', '.join(known)}{hint or '.'}")
-    return value
-
-
-def path(name: str, value: Any) -> Path:
+def path(name: str, value: object) -> Path:
     """Return a path that a file system can have, with `~` expanded; it need not exist.
 
     Raises:
@@ -131,7 +115,7 @@ def path(name: str, value: Any) -> Path:
     return expanded
 
 
-def mapping(name: str, value: Any) -> Mapping[str, Any]:
+def mapping(name: str, value: object) -> Mapping[str, Any]:
     """Return a mapping by names, such as parameters; None becomes an empty one.
 
     Raises:
@@ -146,7 +130,7 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of_call(name: str, value: object, parameters: Mapping[str, object]) -> dict[str, Any]:
     """Join an environment's parameters that a call gives as a dictionary with those that it gives as keywords.
 
     Raises:
@@ -155,36 +139,8 @@ def parameters_of_call(name: str, value: Any, parameters: Mapping[str, Any]) -> 
     return {**mapping(name, value), **parameters}
 
 
-def short_repr(value: Any) -> str:
+def short_repr(value: object) -> str:
     """Format a value for a message: its representation in one line, cut where it is long."""
     is_traced = "Tracer" in {cls.__name__ for cls in type(value).__mro__}  # JAX is not imported here
     text = "<traced>" if is_traced else " ".join(repr(value).split())
     return text if len(text) <= MAX_REPR_LENGTH else f"{text[: MAX_REPR_LENGTH - 3]}..."
-
-
-def literal(text: str) -> Any:
-    """Read a value from its text: a number, true, false, none, a list or tuple of these, or else the text itself."""
-    try:
-        return ast.literal_eval(_LiteralNames().visit(ast.parse(text.strip(), mode="eval")))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-class _LiteralNames(ast.NodeTransformer):
-    """Replaces the words that Python's literals lack by their values; case does not matter."""
-
-    VALUES = MappingProxyType(
-        {
-            "true": True,
-            "false": False,
-            "none": None,
-            "nan": math.nan,
-            "inf": math.inf,
-            "infinity": math.inf,
-        }
-    )
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Return the value of a word; any other name stays, which makes the whole a text."""
-        word = node.id.lower()
-        return ast.copy_location(ast.Constant(self.VALUES[word]), node) if word in self.VALUES else node

@@ -24,7 +24,7 @@ def once_per_class(function: Function) -> Function:
     return cast(Function, functools.cache(function))
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(default: object = dataclasses.MISSING) -> Any:
     """Declare a field of a struct as static although its type would make it data."""
     return dataclasses.field(default=default, metadata={"static": True})
 
@@ -168,7 +168,7 @@ def metadata_of(cls: Any) -> dict[str, dict[str, Any]]:
 
 
 @once_per_class
-def bounds_of(cls: Any) -> dict[str, Bounds]:
+def bounds_of(cls: object) -> dict[str, Bounds]:
     """Return the bounds that a dataclass's fields declare, by name."""
     return {
         name: data.get("bounds", Bounds())
@@ -177,7 +177,7 @@ def bounds_of(cls: Any) -> dict[str, Bounds]:
     }
 
 
-def is_traced(*values: Any) -> bool:
+def is_traced(*values: object) -> bool:
     """Report whether one of some values is traced, so that it cannot be read."""
     tracer = getattr(sys.modules.get("jax.core"), "Tracer", ())  # nothing is traced before JAX is imported
     return any(map(isinstance, values, itertools.repeat(tracer)))
@@ -205,11 +205,11 @@ def check_bounds(name: str, value: Any, bounds: Bounds) -> None:
     raise ShoalError(f"{name}={value_text} is out of bounds: {subject or 'it '}must be {words}{bounds}.")
 
 
-def is_struct(tree: Any) -> bool:
+def is_struct(tree: object) -> bool:
     """Report whether a value (or a class) is a struct."""
     return hasattr(tree, DATA_FIELDS)
 
 
-def data_fields(tree: Any) -> tuple[str, ...]:
+def data_fields(tree: object) -> tuple[str, ...]:
     """Return the names of a struct's (or struct class's) data fields."""
     return cast(tuple[str, ...], getattr(tree, DATA_FIELDS))

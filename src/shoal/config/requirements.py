@@ -37,7 +37,7 @@ class Needs:
     such_as: Any = None
     or_function: bool = False
 
-    def is_met(self, value: Any) -> bool:
+    def is_met(self, value: object) -> bool:
         """Report whether a value of the other setting is right."""
         if self.kinds:
             return type(value).__name__ in self.kinds
@@ -67,7 +67,7 @@ def conditions(needs: Needs | Conditions) -> Conditions:
     return (needs,) if isinstance(needs, Needs) else needs
 
 
-def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table) -> None:
+def check_needs(changed: Iterable[str], values: Mapping[str, object], table: Table) -> None:
     """Require that the settings that a caller gave have an effect.
 
     Args:
@@ -85,7 +85,7 @@ def check_needs(changed: Iterable[str], values: Mapping[str, Any], table: Table)
             )
 
 
-def _missing(name: str, values: Mapping[str, Any], table: Table) -> list[Needs]:
+def _missing(name: str, values: Mapping[str, object], table: Table) -> list[Needs]:
     """Return the conditions that a setting lacks, the alternatives of one entry; empty if it has an effect."""
     for entry in table.get(name, ()):
         alternatives = entry if isinstance(entry, tuple) else (entry,)
@@ -95,7 +95,7 @@ def _missing(name: str, values: Mapping[str, Any], table: Table) -> list[Needs]:
     return []
 
 
-def _unmet(needs: Needs, values: Mapping[str, Any], table: Table) -> list[Needs]:
+def _unmet(needs: Needs, values: Mapping[str, object], table: Table) -> list[Needs]:
     """Return the condition itself, or those of the setting that it names, if they are not met; empty if they are."""
     if needs.name not in values:  # another algorithm's, which has no such setting
         return []

@@ -5,19 +5,18 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import numbers
 import textwrap
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from shoal.config import fields
 from shoal.config.requirements import Conditions
+from shoal.config.values import KINDS, options_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class StructChoice:
     """The choice of a nested field's struct by a name.
 
     Attributes:
@@ -42,7 +41,7 @@ class FieldSchema(NamedTuple):
 
     name: str
     type: Any
-    choice: Choice | None
+    choice: StructChoice | None
     keyed: str | None
     may_nest: bool
     is_data: bool
@@ -59,7 +58,7 @@ _NO_USE = fields.Use()
 
 
 @fields.once_per_class
-def schema_of(cls: Any) -> tuple[FieldSchema, ...]:
+def schema_of(cls: object) -> tuple[FieldSchema, ...]:
     """Return the declarations of a dataclass's fields but hidden ones, in their order."""
     data = fields.data_fields(cls) if fields.is_struct(cls) else ()
     groups = _groups_of_class(cls)
@@ -97,30 +96,9 @@ def _groups_of_class(cls: Any) -> dict[str, str]:
 
 
 @functools.cache
-def _may_nest(declared: Any) -> bool:
+def _may_nest(declared: object) -> bool:
     options = [x for x in options_of(declared) if typing.get_origin(x) not in (typing.Literal, tuple)]
-    return any(x not in (*KINDS, types.NoneType) for x in options)
-
-
-@functools.cache
-def options_of(declared: Any) -> tuple[Any, ...]:
-    """Return the members of a declared type, such as int and None of `int | None`."""
-    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
-    return typing.get_args(declared) if is_union else (declared,)
-
-
-def words_of(declared: Any) -> tuple[Any, ...]:
-    """Return the words of a declared type that has another member too, as in `int | Literal["never"]`."""
-    options = options_of(declared)
-    literals = [x for x in options if typing.get_origin(x) is typing.Literal]
-    return tuple(word for x in literals for word in typing.get_args(x)) if len(options) > 1 else ()
-
-
-def main_option(declared: Any) -> Any:
-    """Return the member of a declared type that is neither None nor a word."""
-    options = options_of(declared)
-    others = [x for x in options if x is not types.NoneType and typing.get_origin(x) is not typing.Literal]
-    return others[0] if others else options[0]
+    return any(x not in KINDS for x in options)
 
 
 @fields.once_per_class
@@ -148,12 +126,3 @@ def field_texts(cls: type) -> Mapping[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
                 texts[ast.unparse(field.target)] = " ".join(str(text.value).split())
     return texts
-
-
-# The values that a plain type takes, and its words in a message.
-KINDS: dict[Any, tuple[Any, str]] = {
-    float: (numbers.Real, "a number"),
-    int: (numbers.Integral, "a whole number"),
-    bool: (bool, "True or False"),
-    str: (str, "a text"),
-}

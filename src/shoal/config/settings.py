@@ -13,7 +13,6 @@ with other settings, in its place.
 
 import dataclasses
 import numbers
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -21,16 +20,8 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.config import fields
 from shoal.config.other_trainers import hint_of_other_trainer, switches_off
 from shoal.config.requirements import Needs, Table
-from shoal.config.schema import (
-    KINDS,
-    Choice,
-    FieldSchema,
-    field_texts,
-    main_option,
-    options_of,
-    schema_of,
-    words_of,
-)
+from shoal.config.schema import FieldSchema, StructChoice, field_texts, schema_of
+from shoal.config.values import has_type, options_of, refusal
 
 T = TypeVar("T")
 
@@ -81,13 +72,13 @@ class Setting(NamedTuple):
 
 
 def chosen(default: Any, choose: Callable[[Any], Any], name_of: Callable[[Any], Any], **declared: Any) -> Any:
-    """Declare a nested field whose struct is chosen by a setting of the field's name (see `Choice`).
+    """Declare a nested field whose struct is chosen by a setting of the field's name (see `StructChoice`).
 
     Args:
       **declared: `group` and `needs`, as those of `fields.parameter`.
     """
     metadata = fields.parameter(default, **declared).metadata
-    return dataclasses.field(default=default, metadata={**metadata, "choice": Choice(choose, name_of)})
+    return dataclasses.field(default=default, metadata={**metadata, "choice": StructChoice(choose, name_of)})
 
 
 def keyed(setting: str) -> Any:
@@ -107,7 +98,7 @@ def hidden() -> Any:
 class Nested:
     """A base class of configs with nested structs, which names the right struct of a setting given to a wrong one."""
 
-    def __new__(cls, *_: Any, **given: Any) -> Any:
+    def __new__(cls, *_: object, **given: object) -> Any:
         """Refuse a setting of a nested struct, which a dataclass would call an unexpected keyword."""
         own = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for name in given:
@@ -121,12 +112,12 @@ class Nested:
         return super().__new__(cls)
 
 
-def is_nested(value: Any) -> bool:
+def is_nested(value: object) -> bool:
     """Report whether a field's value is a dataclass, whose own fields are settings."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def settings_of(config: Any) -> dict[str, Setting]:
+def settings_of(config: object) -> dict[str, Setting]:
     """Return every setting of a config and of the structs within it, by its name.
 
     Raises:
@@ -137,7 +128,7 @@ def settings_of(config: Any) -> dict[str, Setting]:
     return settings
 
 
-def _add_settings(settings: dict[str, Setting], config: Any) -> None:
+def _add_settings(settings: dict[str, Setting], config: object) -> None:
     cls = type(config)
     for field in schema_of(cls):
         name, value, choice = field.name, getattr(config, field.name), field.choice
@@ -162,17 +153,17 @@ def _add_settings(settings: dict[str, Setting], config: Any) -> None:
             _add_settings(settings, value)
 
 
-def names_where(config: Any, holds: Callable[[Setting], bool]) -> tuple[str, ...]:
+def names_where(config: object, holds: Callable[[Setting], bool]) -> tuple[str, ...]:
     """Return the names of the settings of which something holds."""
     return tuple(name for name, setting in settings_of(config).items() if holds(setting))
 
 
-def flat(config: Any) -> dict[str, Any]:
+def flat(config: object) -> dict[str, Any]:
     """Return the value of every setting, by its name."""
     return {name: setting.value for name, setting in settings_of(config).items()}
 
 
-def all_names(config: Any) -> set[str]:
+def all_names(config: object) -> set[str]:
     """Return the names of a config's settings, with those of the structs that its class would choose."""
     return set(settings_of(config)) | _default_names(type(config))
 
@@ -184,7 +175,7 @@ def _default_names(cls: Any) -> set[str]:
     return set[str]().union(*map(settings_of, defaults))
 
 
-def with_settings(config: T, /, **values: Any) -> T:
+def with_settings(config: T, /, **values: object) -> T:
     """Replace settings of a config, in whichever of its structs they are.
 
     Args:
@@ -202,7 +193,7 @@ def with_settings(config: T, /, **values: Any) -> T:
     return cast(T, _replaced(config, values))
 
 
-def find(config: Any, name: str) -> Setting | None:
+def find(config: object, name: str) -> Setting | None:
     """Return the setting of a name, also one that a field of numbers by names may get; None if there is none."""
     prefix, dot, key = name.partition(".")
     if not dot:
@@ -214,7 +205,7 @@ def find(config: Any, name: str) -> Setting | None:
     return None
 
 
-def with_choices(config: T, values: Mapping[str, Any]) -> T:
+def with_choices(config: T, values: Mapping[str, object]) -> T:
     """Replace the structs that settings choose by name; other settings, and a struct already chosen, are kept."""
     changes = {}
     for declared in schema_of(type(config)):
@@ -276,7 +267,7 @@ def hint_of(name: str, options: Iterable[str], value: str = "") -> str:
     return hint_of_other_trainer(name, named, value if switches_off(value) else "") or nearest(name, named)
 
 
-def needs_of(config: Any) -> Table:
+def needs_of(config: object) -> Table:
     """Return what settings need in order to have an effect: what their fields say, or else their holder's `needs`."""
     found = {name: x.field.needs for name, x in settings_of(config).items() if x.field.needs}
     for part in _structs(config):
@@ -305,7 +296,7 @@ def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _structs(config: Any) -> list[Any]:
+def _structs(config: object) -> list[Any]:
     """Return a config and the dataclasses within it."""
     found = [config]
     for field in schema_of(type(config)):
@@ -314,7 +305,7 @@ def _structs(config: Any) -> list[Any]:
     return found
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Require that every setting holds a value of its declared type, within its bounds; traced values are not read."""
     found = settings_of(config)
     has_traced = fields.is_traced(*[setting.value for setting in found.values()])
@@ -329,42 +320,14 @@ def check_fields(config: Any) -> None:
                     "chooses one by its name"
                 )
             continue
-        if len(options_of(declared)) > 1:  # X | None, or X | Literal["word"]
-            if value is None or value in words_of(declared):
-                continue
-            declared = main_option(declared)
         # Its use reports what is not a function.
-        if type(value) is not declared and (isinstance(value, str) or not setting.may_name_function):
-            _check_type(name, value, declared)
+        is_read = type(value) is not declared and (isinstance(value, str) or not setting.may_name_function)
+        if is_read and not has_type(value, declared):
+            raise ShoalError(f"{name}={value!r} {refusal(value, declared)}")
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
-            bounds = setting.field.bounds or (_FINITE if declared is float else None)
+            bounds = setting.field.bounds or (_FINITE if float in options_of(declared) else None)
             if bounds and (bounds.longest or not bounds.contains(value)):
                 fields.check_bounds(name, value, bounds)
 
 
 _FINITE = fields.Bounds()
-
-
-def _check_type(name: str, value: Any, declared: Any) -> None:
-    """Require that a value is of its declared type; types that are not known here pass."""
-    if typing.get_origin(declared) is typing.Literal:
-        choices = typing.get_args(declared)
-        if value not in choices:
-            hint = nearest(str(value), choices)
-            raise ShoalError(f"{name}={value!r} is none of {', '.join(choices)}{hint}.")
-    elif typing.get_origin(declared) is tuple:
-        element = typing.get_args(declared)[0]
-        if not isinstance(value, tuple) or not all(_has_type(x, element) for x in value):
-            wanted, example = _TUPLES.get(element, ("values", "()"))
-            raise ShoalError(f"{name}={value!r} is not a tuple of {wanted}; give one such as {example}.")
-    elif not _has_type(value, declared):
-        raise ShoalError(f"{name}={value!r} is not {KINDS[declared][1]}.")
-
-
-def _has_type(value: Any, declared: Any) -> bool:
-    if declared not in KINDS:
-        return True
-    return isinstance(value, KINDS[declared][0]) and (declared is bool or not isinstance(value, bool))
-
-
-_TUPLES = {int: ("whole numbers", "(64, 64)"), str: ("texts", "('eps=1e-5',)")}

@@ -35,22 +35,13 @@ from shoal.config.fields import (
 # What fields declare has a module without JAX; it is a part of how structs are written.
 __all__ = [
     "Bounds",
-    "as_arrays",
     "bounds_of",
     "check_bounds",
     "data_fields",
     "is_struct",
     "is_traced",
-    "metadata_of",
-    "named_leaves",
-    "once_per_class",
     "parameter",
-    "path_name",
     "static",
-    "struct",
-    "where",
-    "with_named_leaves",
-    "with_saved_parts",
 ]
 
 T = TypeVar("T")
@@ -58,7 +49,7 @@ T = TypeVar("T")
 hints_of = once_per_class(typing.get_type_hints)
 
 
-def _is_data(field: dataclasses.Field[Any], declared: Any, metadata: Mapping[str, Any]) -> bool:
+def _is_data(field: dataclasses.Field[object], declared: object, metadata: Mapping[str, object]) -> bool:
     if metadata.get("static", False):
         return False
     if declared == float | None and "is_parameter" in metadata:  # None is replaced before the struct is data
@@ -75,7 +66,7 @@ def _is_data(field: dataclasses.Field[Any], declared: Any, metadata: Mapping[str
     return _is_data_type(declared)
 
 
-def _is_data_type(declared: Any) -> bool:
+def _is_data_type(declared: object) -> bool:
     if declared in (float, jax.Array, Any) or is_struct(declared):
         return True
     if getattr(declared, "array_type", None) is jax.Array:  # jaxtyping's Float[Array, "n"]
@@ -115,10 +106,10 @@ def _register(cls: type, data: list[str], meta: list[str]) -> None:
     children_of = operator.attrgetter(*data, "__class__", "__class__")
     static_of = operator.attrgetter(*meta, "__class__", "__class__")
 
-    def flatten(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def flatten(tree: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return children_of(tree)[:-2], static_of(tree)[:-2]
 
-    def flatten_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    def flatten_with_keys(tree: object) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
         children, static_values = flatten(tree)
         return list(zip(keys, children, strict=True)), static_values
 
@@ -156,19 +147,19 @@ def as_arrays(tree: T) -> T:
     return cast(T, jax.tree.map(as_array, tree, is_leaf=is_struct))
 
 
-def _as_array(leaf: Any) -> jax.Array:
+def _as_array(leaf: object) -> jax.Array:
     if isinstance(leaf, int | float | np.floating | np.integer) and not isinstance(leaf, bool):
         return jnp.asarray(leaf, jnp.float32)
     array = jnp.asarray(leaf)
     return jnp.asarray(array, array.dtype)  # naming the dtype makes it a strong one
 
 
-def path_name(path: tuple[Any, ...]) -> str:
+def path_name(path: tuple[object, ...]) -> str:
     """Return a readable name for a leaf's path, such as `network/actor/layers/0/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def named_leaves(tree: object) -> dict[str, Any]:
     """Return the leaves of a pytree by the name of their path, in the order of the tree.
 
     Raises:

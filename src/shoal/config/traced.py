@@ -17,7 +17,7 @@ from shoal.config.settings import settings_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def check_static(name: str, value: Any, reason: str = "") -> None:
+def check_static(name: str, value: object, reason: str = "") -> None:
     """Require that a value which is a part of a tree's structure, or holds such values, is not traced.
 
     A compiled function that received it would compare it with those of every later call, which fails.
@@ -58,7 +58,7 @@ def on_host(function: Function) -> Function:
     )
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> Any:
         for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
             check_static(name, value, reason)
         try:
@@ -71,7 +71,7 @@ def on_host(function: Function) -> Function:
     return cast(Function, wrapper)
 
 
-def check_traced(config: Any) -> None:
+def check_traced(config: object) -> None:
     """Require that of a config's settings only data are traced."""
     static = {name: x.value for name, x in settings_of(config).items() if not (x.is_keyed or x.field.is_data)}
     if is_traced(*jax.tree.leaves(list(static.values()))):  # one of them

@@ -14,9 +14,9 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.arguments import short_repr
-from shoal.config.schema import options_of
 from shoal.config.struct import Bounds
 from shoal.config.traced import check_static
+from shoal.config.values import has_type, options_of, refusal
 
 ANY_NUMBER = Bounds(low=-math.inf, high=math.inf)  # every number but NaN
 LARGEST = float(np.finfo(np.float32).max)
@@ -64,12 +64,8 @@ def check_value(name: str, value: object, declared: object, bounds: Bounds, defa
     Raises:
       ShoalError: the value has another type, or a number lies outside the bounds.
     """
-    members = options_of(declared)
-    if value is None and type(None) in members:
-        return
-    if not any(is_of_type(value, member) for member in members):
-        given = f"{short_repr(value)} is of type {type(value).__name__}"
-        raise ShoalError(f"{name}={given}; give {_describe_types(members, default)}")
+    if not any(_is_of_type(value, option) for option in options_of(declared)):
+        raise ShoalError(f"{name}={short_repr(value)} {refusal(value, declared, default)}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=struct.is_struct):
         if struct.is_struct(leaf):
             check_parameters(leaf)
@@ -77,19 +73,11 @@ def check_value(name: str, value: object, declared: object, bounds: Bounds, defa
             check_numbers(f"{name}{jax.tree_util.keystr(path)}", leaf, bounds)
 
 
-def is_of_type(value: object, declared: object) -> bool:
+def _is_of_type(value: object, option: object) -> bool:
     """Report whether a value may be given for a parameter of a type; arrays (traced too) count as numbers."""
-    is_bool = isinstance(value, bool | np.bool_)
-    rules = {
-        float: _is_number(value) and not is_bool,
-        int: isinstance(value, int | np.integer) and not is_bool,
-        bool: is_bool,
-        str: isinstance(value, str),
-        type(None): value is None,
-    }
-    if _is_array_type(declared):
+    if _is_array_type(option):
         return value is not None and not isinstance(value, str | bytes)
-    return rules.get(declared, True) if isinstance(declared, type) else True  # the constructor decides
+    return (option is float and _is_number(value)) or has_type(value, option)
 
 
 def check_numbers(name: str, value: object, bounds: Bounds) -> None:
@@ -196,9 +184,3 @@ def _is_number(leaf: object) -> bool:
     if not isinstance(leaf, np.ndarray | np.generic | jax.Array):
         return False
     return jnp.issubdtype(leaf.dtype, np.floating) or jnp.issubdtype(leaf.dtype, np.integer)
-
-
-def _describe_types(members: tuple[object, ...], default: object) -> str:
-    words: dict[object, str] = {float: "a number", int: "a whole number", type(None): "None"}
-    text = " or ".join(words.get(member) or f"a {getattr(member, '__name__', member)}" for member in members)
-    return text if default is None else f"{text}, such as {default!r}"

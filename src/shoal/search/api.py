@@ -10,35 +10,34 @@ from shoal.config import arguments
 from shoal.config.traced import on_host
 from shoal.monitor.loggers.requests import Loggers
 from shoal.runs.train.results import TrainedRun
-from shoal.runs.train.training import call_of, given
+from shoal.runs.train.training import AnyEnvironment, call_of, given
 from shoal.search.grouping import Request
 from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
 from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
-from shoal.types import Environment
 
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
 
 @on_host
 def sweep(
-    environment: str | Environment | None = None,
+    environment: AnyEnvironment = None,
     *,
-    grid: Mapping[str, Any] | None = None,
-    random: Mapping[str, Any] | None = None,
-    where: Mapping[str, Any] | None = None,
+    grid: Mapping[str, object] | None = None,
+    random: Mapping[str, object] | None = None,
+    where: Mapping[str, object] | None = None,
     space: str | Path = "",
-    algorithm: str | Any = "",
-    environment_parameters: Mapping[str, Any] | None = None,
+    algorithm: str | object = "",
+    environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    eval_env: Mapping[str, object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> Sweep:
     """Train many settings, each with several seeds, rank them, and train the best three again on new seeds.
 
@@ -71,22 +70,22 @@ def sweep(
 
 @on_host
 def tune(
-    environment: str | Environment | None = None,
+    environment: AnyEnvironment = None,
     *,
-    grid: Mapping[str, Any] | None = None,
-    random: Mapping[str, Any] | None = None,
-    where: Mapping[str, Any] | None = None,
+    grid: Mapping[str, object] | None = None,
+    random: Mapping[str, object] | None = None,
+    where: Mapping[str, object] | None = None,
     space: str | Path = "",
-    algorithm: str | Any = "",
-    environment_parameters: Mapping[str, Any] | None = None,
+    algorithm: str | object = "",
+    environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    eval_env: Mapping[str, object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> Sweep:
     """Train settings that Optuna proposes, batch by batch, each with several seeds, and the best three again.
 
@@ -116,20 +115,20 @@ def tune(
 
 @on_host
 def pbt(
-    environment: str | Environment | None = None,
+    environment: AnyEnvironment = None,
     *,
-    tune: Mapping[str, Any],
-    start: Mapping[str, Any] | None = None,
-    algorithm: str | Any = "",
-    environment_parameters: Mapping[str, Any] | None = None,
+    tune: Mapping[str, object],
+    start: Mapping[str, object] | None = None,
+    algorithm: str | object = "",
+    environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, Any] | None = None,
-    listeners: Sequence[Any] = (),
+    eval_env: Mapping[str, object] | None = None,
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Train a population whose worst fifth copies the best fifth, and changes its settings (population-based training).
 
@@ -159,11 +158,11 @@ def pbt(
 def replay(
     run: str | Path | TrainedRun,
     *,
-    listeners: Sequence[Any] = (),
+    listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
     progress: bool = True,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Train new seeds with the schedule of settings that the best policy of population-based training descends from.
 
@@ -186,7 +185,7 @@ def _options(cls: type[Chosen], settings: dict[str, Any], **given: Any) -> Chose
     return cls(**given, **{name: settings.pop(name) for name in names & settings.keys()})
 
 
-def _space(tables: Mapping[str, Any], file: str | Path) -> Space:
+def _space(tables: Mapping[str, object], file: str | Path) -> Space:
     """Return the space of a caller's tables, or of a file.
 
     Raises:

@@ -20,13 +20,14 @@ from typing import Any, ClassVar
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import arguments
+from shoal.config.values import from_text
 from shoal.records.pbt_settings import LINEAR, LOG, ONE_MINUS_LOG, magnitude
 
 DIGITS = 6  # significant digits of a drawn number, so that it can be read and typed
 
 
 @dataclasses.dataclass(frozen=True)
-class Distribution(abc.ABC):
+class ValueDistribution(abc.ABC):
     """A distribution of the values of one setting.
 
     Attributes:
@@ -49,7 +50,7 @@ class Distribution(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Between(Distribution):
+class Between(ValueDistribution):
     """A distribution of numbers between two bounds."""
 
     low: float
@@ -79,16 +80,11 @@ class Between(Distribution):
         if self.low == self.high:
             raise ShoalError(f"{text} has equal bounds; to fix a setting, give it as {setting}={self.low!r}.")
 
-    @property
-    def _width(self) -> float:
-        return self.high - self.low
-
     def _clip(self, value: float) -> float:
         return min(max(value, self.low), self.high)
 
 
-@dataclasses.dataclass(frozen=True)
-class Uniform(Between):
+class UniformRange(Between):
     """Real numbers, all equally likely."""
 
     name: ClassVar[str] = "uniform"
@@ -96,19 +92,22 @@ class Uniform(Between):
 
     def from_unit(self, u: float) -> float:
         """Map a number of [0, 1) to a value."""
-        return self._clip(_rounded(self.low + u * self._width, self._width))
+        width = self.high - self.low
+        return self._clip(_rounded(self.low + u * width, width))
 
 
 class _Logarithmic(Between):
     """Numbers of which the logarithm of a magnitude is uniform."""
 
+    remedy: ClassVar[str]  # what is wrong with a bound that has no logarithm, and what would be right
+
     def from_unit(self, u: float) -> float:
         """Map a number of [0, 1) to a value."""
         first, last = self._magnitudes
         size = first * (last / first) ** u
-        return self._clip(_rounded(magnitude(self.scale, size), min(size, self._width)))
+        return self._clip(_rounded(magnitude(self.scale, size), min(size, self.high - self.low)))
 
-    def to_unit(self, value: Any) -> float:
+    def to_unit(self, value: float) -> float:
         """Map a value to [0, 1]."""
         first, last = self._magnitudes
         return math.log(magnitude(self.scale, value) / first) / math.log(last / first)
@@ -117,42 +116,31 @@ class _Logarithmic(Between):
     def _magnitudes(self) -> tuple[float, float]:
         return magnitude(self.scale, self.low), magnitude(self.scale, self.high)
 
+    def check(self, setting: str) -> None:
+        """Require that both bounds have a logarithm, besides what every distribution requires."""
+        super().check(setting)
+        for bound in (self.low, self.high):
+            if magnitude(self.scale, bound) <= 0:
+                remedy = self.remedy.format(bound=bound, low=self.low, high=self.high)
+                raise ShoalError(f"{setting}={self.to_json()} has the bound {bound:g}, {remedy}.")
 
-@dataclasses.dataclass(frozen=True)
+
 class Log(_Logarithmic):
     """Positive numbers whose logarithm is uniform."""
 
     name: ClassVar[str] = "log"
     scale: ClassVar[str] = LOG
-
-    def check(self, setting: str) -> None:
-        """Require bounds above 0, besides what every distribution requires."""
-        super().check(setting)
-        if self.low <= 0:
-            raise ShoalError(
-                f"{setting}={self.to_json()} has the bound {self.low:g}, which has no logarithm; give one above 0, "
-                f"or uniform:{self.low!r}:{self.high!r}."
-            )
+    remedy: ClassVar[str] = "which has no logarithm; give one above 0, or uniform:{low!r}:{high!r}"
 
 
-@dataclasses.dataclass(frozen=True)
 class OneMinusLog(_Logarithmic):
     """Numbers below 1 for which the logarithm of 1-x is uniform: 0.9, 0.99 and 0.999 are equally spaced."""
 
     name: ClassVar[str] = "one-minus-log"
     scale: ClassVar[str] = ONE_MINUS_LOG
-
-    def check(self, setting: str) -> None:
-        """Require bounds below 1, besides what every distribution requires."""
-        super().check(setting)
-        if self.high >= 1:
-            raise ShoalError(
-                f"{setting}={self.to_json()} has the bound {self.high:g}, and 1-{self.high:g} has no logarithm; give "
-                "one below 1, such as 0.999."
-            )
+    remedy: ClassVar[str] = "and 1-{bound:g} has no logarithm; give one below 1, such as 0.999"
 
 
-@dataclasses.dataclass(frozen=True)
 class Int(Between):
     """Whole numbers between two bounds, both included, all equally likely."""
 
@@ -167,7 +155,7 @@ class Int(Between):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice(Distribution):
+class Choice(ValueDistribution):
     """One of several values, all equally likely.
 
     Attributes:
@@ -188,14 +176,14 @@ class Choice(Distribution):
 
     def to_json(self) -> list[Any]:
         """Return the list of values."""
-        return values_to_json(self.values)
+        return to_json(self.values)
 
 
-RANGES: dict[str, type[Between]] = {kind.name: kind for kind in (Uniform, Log, OneMinusLog, Int)}
+RANGES: dict[str, type[Between]] = {kind.name: kind for kind in (UniformRange, Log, OneMinusLog, Int)}
 NAMES = (*RANGES, "choice")
 
 
-def read_distribution(setting: str, given: Any) -> Distribution:
+def read_distribution(setting: str, given: object) -> ValueDistribution:
     """Read a distribution from its text, such as `log:1e-5:1e-2`, or from a list of choices.
 
     The choices of a text stay texts, since only the setting's type tells whether `none` is a text or no value.
@@ -203,7 +191,7 @@ def read_distribution(setting: str, given: Any) -> Distribution:
     Raises:
       ShoalError: it is none of these, there is no such distribution, or its bounds are wrong.
     """
-    if isinstance(given, Distribution):
+    if isinstance(given, ValueDistribution):
         distribution = given
     elif isinstance(given, list | tuple):
         return Choice(read_values(setting, given))
@@ -219,7 +207,7 @@ def read_distribution(setting: str, given: Any) -> Distribution:
     return distribution
 
 
-def _read_text(setting: str, text: str) -> Distribution:
+def _read_text(setting: str, text: str) -> ValueDistribution:
     kind, *words = text.split(":")
     if kind not in NAMES:
         raise ShoalError(
@@ -230,22 +218,18 @@ def _read_text(setting: str, text: str) -> Distribution:
     example = "int:1:8" if kind == "int" else f"{kind}:0.1:0.9"
     if len(words) != 2:
         raise ShoalError(f"{setting}={text} does not have two bounds; give one such as {example}.")
-    bounds = [_bound(setting, text, word, example) for word in words]
+    bounds = [from_text(word, float) for word in words]
+    for word, bound in zip(words, bounds, strict=True):
+        if not isinstance(bound, float):
+            raise ShoalError(
+                f"{setting}={text} has the bound {word!r}, which is not a number; give one such as {example}."
+            )
     if kind == "int":
         bounds = [arguments.whole_number(f"{setting}: the bound", bound) for bound in bounds]
     return RANGES[kind](*bounds)
 
 
-def _bound(setting: str, text: str, word: str, example: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise ShoalError(
-            f"{setting}={text} has the bound {word!r}, which is not a number; give one such as {example}."
-        ) from None
-
-
-def read_values(setting: str, values: Sequence[Any]) -> tuple[Any, ...]:
+def read_values(setting: str, values: Sequence[object]) -> tuple[Any, ...]:
     """Read the values of a grid or a choice: those of lists become tuples, and NumPy's numbers become Python's.
 
     Raises:
@@ -260,7 +244,7 @@ def read_values(setting: str, values: Sequence[Any]) -> tuple[Any, ...]:
     return read
 
 
-def is_same(first: Any, second: Any) -> bool:
+def is_same(first: object, second: object) -> bool:
     """Report whether two values of a setting are the same; True is not 1, and NaN is NaN."""
     if isinstance(first, bool) != isinstance(second, bool):
         return False
@@ -269,7 +253,7 @@ def is_same(first: Any, second: Any) -> bool:
     )
 
 
-def natural_order(values: Sequence[Any]) -> list[Any]:
+def natural_order(values: Sequence[object]) -> list[Any]:
     """Return values in the order of an axis: numbers ascending, anything else as it is given."""
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return sorted(values) if are_numbers else list(values)
@@ -283,18 +267,13 @@ def _value_from_json(value: Any) -> Any:
     return value.item() if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0 else value
 
 
-def _value_to_json(value: Any) -> Any:
-    """Convert a value to what strict JSON can hold, which has no infinities."""
+def to_json(value: object) -> Any:
+    """Convert a value, or a tuple of them, to what strict JSON can hold, which has no infinities; see `read_values`."""
     if isinstance(value, tuple):
-        return [_value_to_json(part) for part in value]
+        return [to_json(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     return value
-
-
-def values_to_json(values: Sequence[Any]) -> list[Any]:
-    """Return a list for a JSON file from which `read_values` reads the same values."""
-    return [_value_to_json(value) for value in values]
 
 
 def _rounded(value: float, size: float) -> float:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, nearest
 from shoal.config import schema, settings, struct
 from shoal.config.settings import Setting
 from shoal.engine.population import member_layout
-from shoal.envs.base import Wrapper
 from shoal.records.directory import RunDirectory
-from shoal.records.members import ENVIRONMENT, Variant
+from shoal.records.members import ENVIRONMENT, NO_SETTINGS, Variant
+from shoal.records.pbt_settings import Evolution
 from shoal.records.run_config import RunConfig
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
@@ -23,6 +23,9 @@ from shoal.xla import machine
 
 # Settings of a run that may differ between the settings of a sweep; the others name places, or how members are judged.
 SIZES = settings.names_where(RunConfig(), lambda setting: setting.field.use.in_sweep)
+# Settings of the runs of a search, where the caller gives no others: a member that fails does not end its population,
+# and each is the run that trains it alone.
+DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
 
 
 class Candidate(NamedTuple):
@@ -44,27 +47,25 @@ class Request:
     evaluation_parameters: Mapping[str, Any] | None = None
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def decide(self, static: Mapping[str, Any], variants: Sequence[Variant]) -> Experiment:
-        """Decide the settings of the run that trains some variants."""
+    def decide(
+        self,
+        static: Mapping[str, Any] = NO_SETTINGS,
+        variants: Sequence[Variant] = (),
+        evolution: Evolution | None = None,
+    ) -> Experiment:
+        """Decide the settings of the run that trains some variants, all of them with the settings `static`."""
         chosen = Variant("", static)
         environment, parameters = self.environment, {**self.environment_parameters, **chosen.parameters()}
         if environment is not None and not isinstance(environment, str) and parameters:
             environment, parameters = self._rebuilt(parameters), {}
-        return decide(
-            environment,
-            algorithm=self.algorithm,
-            environment_parameters=parameters,
-            config_file=self.config_file,
-            use_preset=self.use_preset,
-            variants=variants,
-            evaluation_parameters=self.evaluation_parameters,
-            overrides={**self.overrides, **chosen.of_algorithm()},
-        )
+        given = vars(self) | {"environment": environment, "environment_parameters": parameters}
+        given["overrides"] = {**self.overrides, **chosen.of_algorithm()}
+        return decide(**given, variants=variants, evolution=evolution)
 
-    def _rebuilt(self, parameters: Mapping[str, Any]) -> Any:
+    def _rebuilt(self, parameters: Mapping[str, object]) -> Any:
         """Make an environment that was given itself with other parameters."""
         given = dataclasses.replace(self, environment_parameters={}, evaluation_parameters=None)
-        return given.decide({}, ()).with_parameters(parameters)
+        return given.decide().with_parameters(parameters)
 
 
 class Group(NamedTuple):
@@ -143,21 +144,28 @@ def known_settings(base: Experiment) -> dict[str, Setting]:
 
 
 def check_names(names: Sequence[str], base: Experiment) -> None:
-    """Require that each name of a space may vary.
+    """Require that each name of a space may vary: it is a setting, or `env.NAME`, or `SETTING.NAME`.
 
     Raises:
-      ShoalError: a setting of the run cannot, or the environment has no such parameter.
+      ShoalError: a setting of the run cannot; or there is none of that name, with the nearest.
     """
+    known = known_settings(base)
     for name in names:
-        if name in settings.settings_of(RunConfig()) and name not in SIZES:
+        owner, dot, part = name.partition(".")
+        if name in known or (dot and part and (name.startswith(ENVIRONMENT) or owner in known)):
+            continue
+        if name in settings.settings_of(RunConfig()):
             raise ShoalError(
                 f"{name} cannot vary in a sweep, whose settings are all trained and judged alike; of a run's settings "
                 f"only {', '.join(SIZES)} can."
             )
-        if name in base.environment_parameters and name not in known_settings(base):
-            raise ShoalError(
-                f"there is no setting {name!r}; the parameter of the environment is {ENVIRONMENT}{name}."
-            )
+        instead = f"a parameter of the environment would be {ENVIRONMENT}{name}{nearest(name, known)}"
+        if name in base.environment_parameters:
+            instead = f"the parameter of the environment is {ENVIRONMENT}{name}"
+        elif dot:
+            examples = "env.NAME or SETTING.NAME, such as optimizer_args.eps"
+            instead = f"a name with a dot is {examples}{nearest(owner, ['env', *known])}"
+        raise ShoalError(f"there is no setting {name!r}; {instead}.")
 
 
 def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[Group]:
@@ -169,7 +177,7 @@ def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[
     Raises:
       ShoalError: a setting cannot work; the sentence names it, and the member that has it.
     """
-    base = request.decide({}, ())
+    base = request.decide()
     parted: dict[str, tuple[dict[str, Any], list[Candidate], list[Variant]]] = {}
     for candidate in candidates:
         data = {name: float(x) for name, x in candidate.settings.items() if is_data(base, name, x)}
@@ -196,7 +204,7 @@ def _same_programs(experiment: Experiment, candidates: Sequence[Candidate]) -> I
         yield Group(dataclasses.replace(experiment, variants=variants), tuple(candidates[k] for k in chosen))
 
 
-def is_data(base: Experiment, name: str, value: Any) -> bool:
+def is_data(base: Experiment, name: str, value: object) -> bool:
     """Report whether a value of a setting may differ between members of one compiled program."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -206,20 +214,27 @@ def is_data(base: Experiment, name: str, value: Any) -> bool:
     return setting is not None and setting.is_data
 
 
-def data_parameters(environment: Any) -> set[str]:
+def data_parameters(environment: object) -> set[str]:
     """Return the names of an environment's fields, and of those inside its wrappers, that are numbers and data."""
-    inner = data_parameters(environment.env) if isinstance(environment, Wrapper) else set()
-    types = schema.types_of(type(environment)) if struct.is_struct(environment) else {}
-    return inner | {name for name, declared in types.items() if declared is float} & set(
-        struct.data_fields(environment) if types else ()
-    )
+    return {
+        name
+        for part in _with_inner(environment)
+        for name, declared in schema.types_of(type(part)).items()
+        if declared is float and name in struct.data_fields(part)
+    }
 
 
-def reward_parameters(environment: Any) -> list[str]:
+def reward_parameters(environment: object) -> set[str]:
     """Return the parameters of an environment that are declared as parts of its rewards (`struct.parameter`)."""
-    inner = reward_parameters(environment.env) if isinstance(environment, Wrapper) else []
-    fields = dataclasses.fields(environment) if dataclasses.is_dataclass(environment) else ()
-    return inner + [field.name for field in fields if field.metadata.get("in_reward")]
+    fields = [field for part in _with_inner(environment) for field in dataclasses.fields(part)]
+    return {field.name for field in fields if field.metadata.get("in_reward")}
+
+
+def _with_inner(environment: Any) -> list[Any]:
+    """Return an environment and those inside its wrappers, each of which has the next one as `env`; structs alone."""
+    if not struct.is_struct(environment):
+        return []
+    return [environment, *(_with_inner(environment.env) if "env" in struct.data_fields(environment) else ())]
 
 
 def check_objective(objective: str, names: Sequence[str], base: Experiment) -> None:

@@ -24,10 +24,10 @@ from shoal.base.files import report_os_errors, write_whole_file
 from shoal.base.imports import import_package
 from shoal.config import arguments
 from shoal.records.scores import rank_settings
-from shoal.search.distributions import Choice, Distribution, Int, Log, OneMinusLog, Uniform
+from shoal.search.distributions import Choice, Int, Log, OneMinusLog, UniformRange, ValueDistribution
 from shoal.search.ranking import MemberResult, Ranked, rank, score_of
 from shoal.search.space import Point, Space, format_value, label_of
-from shoal.search.sweep_directory import flatten
+from shoal.search.sweep_directory import first_difference
 
 OLDEST = "4.3"  # the first version that takes over the lock of a process that was killed
 IDENTITY, MEMBERS, OWNER, PATH = "shoal", "members", "owner", "path"  # names of Optuna's user attributes
@@ -121,10 +121,6 @@ class Study:
         """Return the numbers of the trials of this process that were asked for and have no result yet."""
         return {trial.number for trial in self._own_trials() if trial.state.name == "RUNNING"}
 
-    def trained(self) -> set[int]:
-        """Return the numbers of the trials of this process whose results have members."""
-        return {trial.number for trial in self._own_trials() if trial.user_attrs.get(MEMBERS)}
-
     def _own_trials(self) -> list[Any]:
         return [trial for trial in self.trials if trial.user_attrs.get(OWNER) == self.owner]
 
@@ -183,7 +179,7 @@ def open_study(
     objective: str = "absolute",
     name: str = "",
     seed: int = 0,
-    identity: Mapping[str, Any],
+    identity: Mapping[str, object],
 ) -> Study:
     """Open a study of Optuna, or make it; `Study.owned_by` names the process that asks for trials.
 
@@ -210,17 +206,14 @@ def open_study(
     return Study(study, opened, space, objective)
 
 
-def _check_identity(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+def _check_identity(name: str, known: Mapping[str, object] | None, given: Mapping[str, object]) -> None:
     if known is None:
         raise ShoalError(f"study {name!r} has trials that Shoal did not make; give another name (study).")
-    before, now = flatten(known), flatten(given)
-    for key in dict.fromkeys([*now, *before]):
-        if before.get(key) != now.get(key):
-            values = [arguments.short_repr(x.get(key)) for x in (before, now)]
-            raise ShoalError(
-                f"study {name!r} was made with {key}={values[0]}, not {values[1]}; give the same, or another name "
-                "(study)."
-            )
+    if found := first_difference(known, given):
+        key, before, now = found
+        raise ShoalError(
+            f"study {name!r} was made with {key}={before}, not {now}; give the same, or another name (study)."
+        )
 
 
 def require_optuna() -> Any:
@@ -309,15 +302,17 @@ def _sampler(space: Space, seed: int) -> Any:
                     multivariate=True, constant_liar=True, group=bool(space.where), seed=own_seed
                 )
 
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        def infer_relative_search_space(self, study: object, trial: object) -> dict[str, Any]:
             return self._of(trial).infer_relative_search_space(study, trial)
 
-        def sample_relative(self, study: Any, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
+        def sample_relative(
+            self, study: object, trial: object, search_space: dict[str, object]
+        ) -> dict[str, Any]:
             sampler = self._of(trial)
             sampler.infer_relative_search_space(study, trial)  # it keeps the groups that it finds
             return sampler.sample_relative(study, trial, search_space)
 
-        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        def sample_independent(self, study: object, trial: object, name: str, distribution: object) -> Any:
             return self._of(trial, name).sample_independent(study, trial, name, distribution)
 
     return SeededByNumber()
@@ -337,7 +332,7 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _suggest(trial: Any, space: Space) -> Point:
+def _suggest(trial: object, space: Space) -> Point:
     """Take a trial's value for each setting whose conditions are met; those that conditions name come first."""
     point: Point = {}
     for name in _by_dependence(space):
@@ -353,9 +348,9 @@ def _by_dependence(space: Space) -> list[str]:
     return sorted(space.names, key=depth)
 
 
-def _suggest_value(trial: Any, name: str, kind: Distribution) -> Any:
+def _suggest_value(trial: Any, name: str, kind: ValueDistribution) -> Any:
     match kind:
-        case Uniform(low, high):
+        case UniformRange(low, high):
             return trial.suggest_float(name, low, high)
         case Log(low, high):
             return trial.suggest_float(name, low, high, log=True)

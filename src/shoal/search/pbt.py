@@ -22,7 +22,7 @@ from shoal.runs.train.drive import run_experiment
 from shoal.runs.train.planning import Caller
 from shoal.runs.train.results import TrainedRun
 from shoal.search.distributions import Between, Int, read_distribution
-from shoal.search.grouping import Request
+from shoal.search.grouping import DEFAULTS, Request
 
 FEWEST_EPISODES = 32  # of an evaluation: a ranking by fewer would select luck
 EXAMPLE = "learning_rate=log:1e-5:1e-2"
@@ -61,23 +61,10 @@ def decide_pbt(request: Request, tuned: Sequence[Tuned], options: PbtOptions) ->
         if name in request.overrides:
             instead = "members" if name == "seeds" else "ready_every"
             raise ShoalError(f"{name} has no effect on population-based training; give {instead}.")
-    chosen = {
-        "seeds": options.members,
-        "eval_every": options.ready_every or -1,
-        "on_nan": "freeze",
-        "env_groups": 1,
-    }
-    experiment = decide(
-        request.environment,
-        algorithm=request.algorithm,
-        environment_parameters=request.environment_parameters,
-        config_file=request.config_file,
-        use_preset=request.use_preset,
-        variants=(),
-        evaluation_parameters=request.evaluation_parameters,
-        evolution=Evolution(tuple(tuned)),
-        overrides={**chosen, **request.overrides},
-    )
+    # `_check_run` refuses a time of 0; until then -1 lets other settings be refused first.
+    evaluated = {"seeds": options.members, "eval_every": options.ready_every or -1}
+    request = dataclasses.replace(request, overrides={**DEFAULTS, **evaluated, **request.overrides})
+    experiment = request.decide(evolution=Evolution(tuple(tuned)))
     experiment.run.validate()
     _check_run(experiment.run, options.ready_every)
     return experiment
@@ -100,7 +87,7 @@ def _check_run(run: RunConfig, ready_every: int) -> None:
     check_at_least("eval_episodes", run.eval_episodes, FEWEST_EPISODES)
 
 
-def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned, ...]:
+def read_tuned(tune: Mapping[str, object], start: Mapping[str, object]) -> tuple[Tuned, ...]:
     """Read the distributions of tuned settings.
 
     Args:
@@ -135,7 +122,7 @@ def read_tuned(tune: Mapping[str, Any], start: Mapping[str, Any]) -> tuple[Tuned
     return tuple(found)
 
 
-def _range(name: str, given: Any) -> Between:
+def _range(name: str, given: object) -> Between:
     """Read a range of real numbers."""
     distribution = read_distribution(name, given)
     if not isinstance(distribution, Between) or isinstance(distribution, Int):
@@ -146,7 +133,7 @@ def _range(name: str, given: Any) -> Between:
     return distribution
 
 
-def run_replay(path: str | Path, overrides: Mapping[str, Any], call: Caller | None = None) -> TrainedRun:
+def run_replay(path: str | Path, overrides: Mapping[str, object], call: Caller | None = None) -> TrainedRun:
     """Train seeds that were never used with the schedule of a run's best line of descent.
 
     Raises:

@@ -201,7 +201,7 @@ def write_members(path: str | Path, members: Sequence[MemberResult], names: Sequ
         file.write(text.getvalue().encode())
 
 
-def _csv_value(value: Any) -> str:
+def _csv_value(value: object) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else repr(value)
     return "none" if value is None else format_value(value)

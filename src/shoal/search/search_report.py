@@ -31,16 +31,18 @@ SCHEMA = 2
 SHOWN = 3  # settings with curves, of the best and of the worst
 
 
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Writes the results of a sweep into its directory."""
 
-    def __init__(self, directory: SweepDirectory, space: Space, base: Experiment, objective: str):
-        self._directory, self._space, self._base, self._objective = directory, space, base, objective
-        self._title = f"{base.environment_name}, {base.algorithm}"
+    directory: SweepDirectory
+    space: Space
+    base: Experiment
+    objective: str
 
     def write(self, members: Sequence[MemberResult]) -> None:
         """Write the table of the members that have results."""
-        ranking.write_members(self._directory.path / MEMBERS, members, self._space.names)
+        ranking.write_members(self.directory.path / MEMBERS, members, self.space.names)
 
     def finish(
         self, members: Sequence[MemberResult], runs: Sequence[Planned], confirmed: Sequence[Ranked]
@@ -50,16 +52,16 @@ class Report:
         Raises:
           ShoalError: a file cannot be written.
         """
-        path, ranked = self._directory.path, rank(members, self._objective)
+        path, ranked = self.directory.path, rank(members, self.objective)
         self.write(members)
         best = self._best(ranked, confirmed)
         found = next((x for x in ranked if best and x.label == best["label"]), None)
         command, likeness = self._write_winner(found, runs) if found else (None, "")
         summary = {
             "schema": SCHEMA,
-            "environment": self._base.environment_name,
-            "algorithm": self._base.algorithm,
-            "objective": self._objective,
+            "environment": self.base.environment_name,
+            "algorithm": self.base.algorithm,
+            "objective": self.objective,
             "members": ranking.summarise(ranked),
             "confirmed": ranking.summarise(confirmed),
             "best": best,
@@ -96,9 +98,9 @@ class Report:
 
     def _run_of(self, ranked: Ranked, again: Ranked | None) -> str | None:
         """Return the run with the policies of a setting: where it was stopped early, the best of its confirmation."""
-        path = self._directory.path
+        path = self.directory.path
         if not ranked.stopped:
-            return next(name for name, labels in self._directory.plan().items() if ranked.label in labels)
+            return next(name for name, labels in self.directory.plan().items() if ranked.label in labels)
         if again is None:
             return None
         survived = [
@@ -120,8 +122,8 @@ class Report:
         devices, placed = placement.place(run.group.experiment)
         solo, of_sweep = placed.solo[place], placed.run
         solo = dataclasses.replace(solo, run=dataclasses.replace(solo.run, devices=0, run_dir=""))
-        write_json(self._directory.path / WINNER, solo.as_json(), not_finite=str)
-        config, target = (shlex.quote(str(self._directory.path / x)) for x in (WINNER, "winner"))
+        write_json(self.directory.path / WINNER, solo.as_json(), not_finite=str)
+        config, target = (shlex.quote(str(self.directory.path / x)) for x in (WINNER, "winner"))
         flags, likeness = _flags_alone(placed, devices)
         command = (
             f"shoal train --config {config} --env-groups {of_sweep.env_groups} {flags} --run-dir {target}"
@@ -130,11 +132,12 @@ class Report:
 
     def _draw(self, ranked: Sequence[Ranked], runs: Sequence[Planned]) -> None:
         """Draw the pictures that have something to show."""
-        path, space, title = self._directory.path, self._space, self._title
+        path, space = self.directory.path, self.space
+        title = f"{self.base.environment_name}, {self.base.algorithm}"
         finite = [x for x in ranked if x.has_score]
         if len(finite) < 2:
             return
-        label = "score" if self._objective == "absolute" else self._objective
+        label = "score" if self.objective == "absolute" else self.objective
         found = ranking.importances(ranked, space)
         names = [x.name for x in found]
         sweep_plots.plot_settings(path / "settings.png", ranked, space, title, names=names, label=label)
@@ -142,8 +145,8 @@ class Report:
         if len(space.names) > 1:
             sweep_plots.plot_pairs(path / "pairs.png", ranked, space, title, names=names, label=label)
             sweep_plots.plot_parallel(path / "parallel.png", ranked, space, title, names=names, label=label)
-        metric = "return_mean" if self._objective == "absolute" else self._objective
-        if not self._base.run.is_evaluated:
+        metric = "return_mean" if self.objective == "absolute" else self.objective
+        if not self.base.run.is_evaluated:
             return
         shown = min(SHOWN, len(finite) // 2)
         curves = _curves(runs, metric, [*finite[:shown], *finite[-shown:]])

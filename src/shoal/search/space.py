@@ -31,7 +31,7 @@ import dataclasses
 import itertools
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,17 @@ import numpy as np
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors
 from shoal.config import arguments
+from shoal.config.settings import Setting
+from shoal.config.values import cast_to_declared, from_text, options_of
 from shoal.search.distributions import (
     Choice,
-    Distribution,
+    Int,
+    ValueDistribution,
     is_same,
     natural_order,
     read_distribution,
     read_values,
-    values_to_json,
+    to_json,
 )
 
 TABLES = ("grid", "random", "where")
@@ -67,7 +70,7 @@ class Space:
     """
 
     grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    random: Mapping[str, Distribution] = dataclasses.field(default_factory=dict)
+    random: Mapping[str, ValueDistribution] = dataclasses.field(default_factory=dict)
     where: Mapping[str, Mapping[str, tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -119,11 +122,11 @@ class Space:
             for row in rows.tolist()
         ]
 
-    def without_unmet(self, point: Mapping[str, Any]) -> Point:
+    def without_unmet(self, point: Mapping[str, object]) -> Point:
         """Return a point without the settings whose conditions it does not meet, in the space's order."""
         return {name: point[name] for name in self.names if self.is_active(name, point)}
 
-    def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
+    def is_active(self, name: str, point: Mapping[str, object]) -> bool:
         """Report whether a point meets the conditions of a setting, and those of the settings that they name."""
         return all(
             other in point
@@ -132,13 +135,9 @@ class Space:
             for other, values in self.where.get(name, {}).items()
         )
 
-    def distribution(self, name: str) -> Distribution:
+    def distribution(self, name: str) -> ValueDistribution:
         """Return a setting's distribution; the values of a grid are those of a choice."""
         return self.random[name] if name in self.random else Choice(self.grid[name])
-
-    def scale(self, name: str) -> str:
-        """Return the scale on which a setting's values are equally spaced; see `Distribution.scale`."""
-        return self.distribution(name).scale
 
     def to_unit(self, name: str, value: Any) -> float:
         """Map a value of a setting to its place in [0, 1] on the setting's scale, for pictures and models."""
@@ -147,19 +146,25 @@ class Space:
     def axis(self, name: str) -> list[Any]:
         """Return the values of a grid or a choice in the order in which an axis shows them."""
         kind = self.distribution(name)
-        if not isinstance(kind, Choice):
-            raise ValueError(f"{name} is drawn from a range of numbers and has no list of values.")
+        assert isinstance(kind, Choice)
         return natural_order(kind.values)
 
-    def with_values(self, cast: Callable[[str, Any], Any]) -> "Space":
-        """Replace every listed value, those of conditions too, by a function of its name and value.
+    def cast(self, known: Mapping[str, Setting]) -> "Space":
+        """Make the listed values, those of conditions too, what their settings declare: texts, and whole numbers.
 
+        Args:
+          known: the settings of the run and of the algorithm, by name. Values of names with a dot, the environment's
+            parameters and arguments of a setting, are of any type.
         Raises:
-          ShoalError: two values of a setting become the same.
+          ShoalError: a distribution draws values of another type, or two values of a setting become the same.
         """
+        for name in self.names:
+            if name in known:
+                _check_draws(name, self.distribution(name), known[name])
 
-        def cast_all(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-            return read_values(name, [cast(name, value) for value in values])
+        def cast_all(name: str, values: Iterable[object]) -> tuple[Any, ...]:
+            declared = known[name].declared if name in known else Any
+            return read_values(name, [_cast(value, declared) for value in values])
 
         grid = {name: cast_all(name, values) for name, values in self.grid.items()}
         random = {
@@ -175,13 +180,33 @@ class Space:
     def to_json(self) -> dict[str, Any]:
         """Return the three tables as strict JSON can hold them; `from_tables` reads them back."""
         return {
-            "grid": {name: values_to_json(values) for name, values in self.grid.items()},
+            "grid": {name: to_json(values) for name, values in self.grid.items()},
             "random": {name: kind.to_json() for name, kind in self.random.items()},
             "where": {
-                name: {other: values_to_json(values) for other, values in conditions.items()}
+                name: {other: to_json(values) for other, values in conditions.items()}
                 for name, conditions in self.where.items()
             },
         }
+
+
+def _cast(value: object, declared: object) -> Any:
+    value = from_text(value, declared) if isinstance(value, str) else cast_to_declared(value, declared)
+    # A whole number is a float too, so that points, labels and seeds are those of the number however it is written.
+    return float(value) if float in options_of(declared) and type(value) is int else value
+
+
+def _check_draws(name: str, kind: ValueDistribution, setting: Setting) -> None:
+    """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be."""
+    options = options_of(setting.declared)
+    if isinstance(kind, Choice):
+        return
+    if not {int, float} & set(options) or setting.field.choice:
+        raise ShoalError(
+            f"{name}={kind.to_json()} draws numbers, and {name} is not a number; give a list, such as "
+            f"--grid {name}=A,B or choice:A:B."
+        )
+    if float not in options and not isinstance(kind, Int):
+        raise ShoalError(f"{name}={kind.to_json()} draws numbers that are not whole; give int:LOW:HIGH.")
 
 
 def _checksum(text: str) -> int:
@@ -189,7 +214,7 @@ def _checksum(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def label_of(index: int, point: Mapping[str, Any]) -> str:
+def label_of(index: int, point: Mapping[str, object]) -> str:
     """Return a short name of a point: its index and its first settings, such as `3 learning_rate=0.0003 gamma=0.99`.
 
     It depends on the point and its index alone, so that it stays the same when a sweep is extended.
@@ -202,7 +227,12 @@ def label_of(index: int, point: Mapping[str, Any]) -> str:
     return " ".join([str(index), *words[:shown], *rest])
 
 
-def format_value(value: Any) -> str:
+def number_of(label: str) -> int:
+    """Return the index that a label begins with: of a point of a sweep, or of a trial of a study."""
+    return int(label.split(" ", 1)[0])
+
+
+def format_value(value: object) -> str:
     """Format a value for a label or an axis: a number with four significant digits, sizes as 64x64."""
     if isinstance(value, tuple):
         return "x".join(map(format_value, value)) or "()"
@@ -216,7 +246,7 @@ def format_value(value: Any) -> str:
 def from_words(grid: Sequence[str] = (), random: Sequence[str] = (), file: str | Path = "") -> Space:
     """Read a space from the flags of a command: `NAME=V1,V2`, `NAME=DISTRIBUTION`, and a file of tables.
 
-    Values stay texts; `with_values` makes them what their settings declare.
+    Values stay texts; `Space.cast` makes them what their settings declare.
 
     Raises:
       ShoalError: a word or the file cannot be read, a setting is given twice, or there is none.
@@ -237,20 +267,18 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """Read the tables of a space file.
 
     Raises:
-      ShoalError: it cannot be read, is no TOML, or has other tables.
+      ShoalError: it cannot be read, or is no TOML.
     """
     path = arguments.path("space", path)
     with report_os_errors(f"space file {str(path)!r} cannot be read"):
         data = path.read_bytes()
     try:
-        tables = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except ValueError as error:  # of TOML, or of the encoding
         raise ShoalError(f"space file {str(path)!r} is not TOML: {error}") from error
-    _check_tables(tables, f"space file {str(path)!r}")
-    return tables
 
 
-def from_tables(tables: Mapping[str, Any]) -> Space:
+def from_tables(tables: Mapping[str, object]) -> Space:
     """Make a space of its three tables, of a file, of `Space.to_json` or of a caller.
 
     Args:
@@ -260,7 +288,11 @@ def from_tables(tables: Mapping[str, Any]) -> Space:
       ShoalError: a table is unknown or no table, a distribution is wrong, a setting is given twice, a condition names
         no setting of the space, or nothing varies.
     """
-    _check_tables(tables, "the space")
+    for name in tables:
+        if name not in TABLES:
+            raise ShoalError(
+                f"the space has the key {name!r}, which is none of {', '.join(TABLES)}{nearest(name, TABLES)}."
+            )
     grid = {name: _grid_values(name, values) for name, values in _flat(tables.get("grid"), "grid").items()}
     random = {
         name: read_distribution(name, given) for name, given in _flat(tables.get("random"), "random").items()
@@ -275,15 +307,7 @@ def from_tables(tables: Mapping[str, Any]) -> Space:
     return _checked(Space(grid, random, _read_where(tables.get("where"), (*grid, *random))))
 
 
-def _check_tables(tables: Mapping[str, Any], what: str) -> None:
-    for name in tables:
-        if name not in TABLES:
-            raise ShoalError(
-                f"{what} has the key {name!r}, which is none of {', '.join(TABLES)}{nearest(name, TABLES)}."
-            )
-
-
-def _flat(table: Any, what: str) -> dict[str, Any]:
+def _flat(table: object, what: str) -> dict[str, Any]:
     """Join the names of nested tables with dots, as `env.gravity` is a table within a table in TOML."""
     found: dict[str, Any] = {}
     for name, value in arguments.mapping(what, table).items():
@@ -294,7 +318,7 @@ def _flat(table: Any, what: str) -> dict[str, Any]:
     return found
 
 
-def _grid_values(name: str, values: Any) -> tuple[Any, ...]:
+def _grid_values(name: str, values: object) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ShoalError(
             f"grid: {name}={arguments.short_repr(values)} is not a list of values; give one such as [0.1, 0.2]."
@@ -302,7 +326,7 @@ def _grid_values(name: str, values: Any) -> tuple[Any, ...]:
     return read_values(name, list(values))
 
 
-def _read_where(table: Any, names: Sequence[str]) -> dict[str, dict[str, tuple[Any, ...]]]:
+def _read_where(table: object, names: Sequence[str]) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Read conditions: by the name of a setting, the name of another with its value or list of values."""
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for path, values in _flat(table, "where").items():
@@ -336,18 +360,14 @@ def _checked(space: Space) -> Space:
                     "grid or a choice."
                 )
             for value in values:
-                if not any(is_same(_read(value), _read(known)) for known in kind.values):
+                # Texts of the command line are read as far as that is possible without their setting's type.
+                if not any(is_same(_cast(value, Any), _cast(known, Any)) for known in kind.values):
                     known = ", ".join(map(format_value, kind.values))
                     raise ShoalError(
                         f"where: {name} needs {other}={format_value(value)}, which {other} never has; it is one of "
                         f"{known}."
                     )
     return space
-
-
-def _read(value: Any) -> Any:
-    """Read a text of the command line as far as that is possible without its setting's type."""
-    return arguments.literal(value) if isinstance(value, str) else value
 
 
 def _check_no_cycle(space: Space, name: str, before: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ from shoal.monitor.progress import Progress
 from shoal.records import scores
 from shoal.records.directory import CONFIG, SUMMARY, RunDirectory
 from shoal.records.halving import Halving
-from shoal.records.json_files import read_json
+from shoal.records.json_files import read_json, read_number
 from shoal.records.members import members_of_config
 from shoal.records.search_files import CONFIRMATION
 from shoal.reports import run_html
@@ -32,8 +32,8 @@ from shoal.runs.train import compiled_trainer, memory_limits, placement
 from shoal.runs.train.drive import run_experiment
 from shoal.runs.train.planning import Caller, is_metric_name
 from shoal.search import memory_fit, search_report
-from shoal.search.casting import cast_space
 from shoal.search.grouping import (
+    DEFAULTS,
     Candidate,
     Group,
     Planned,
@@ -44,15 +44,12 @@ from shoal.search.grouping import (
     known_settings,
 )
 from shoal.search.ranking import AT_RUNG, MemberResult, Ranked, rank
-from shoal.search.space import Space, label_of
+from shoal.search.space import Space, label_of, number_of
 from shoal.search.sweep_directory import SweepDirectory
 from shoal.xla.jax_settings import require_usable
 
 ABSOLUTE = "absolute"  # the objective that is the mean return of the best policies, evaluated again
 CONFIRMED = 3  # settings that are trained again
-# Settings of the runs of a sweep, where the caller gives no others: a member that fails does not end its population,
-# and each is the run that trains it alone.
-DEFAULTS: Mapping[str, Any] = {"on_nan": "freeze", "env_groups": 1}
 MAY_CHANGE = ("samples", "trials", "batch", "confirm_seeds", "path")  # options that a resume may change
 
 
@@ -168,14 +165,14 @@ def check_request(
     if options.objective != ABSOLUTE:
         overrides.setdefault("score", options.objective)
     request = dataclasses.replace(request, overrides=overrides)
-    base = request.decide({}, ())
+    base = request.decide()
     for name in space.names:
         if name in request.overrides:
             raise ShoalError(
                 f"{name}={request.overrides[name]!r} has no effect, since {name} varies in the sweep; give it once."
             )
     check_names(space.names, base)
-    space = cast_space(space, known_settings(base))
+    space = space.cast(known_settings(base))
     check_objective(options.objective, space.names, base)
     return request, base, space
 
@@ -309,52 +306,40 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-class SweepProgress:
-    """The one line of a sweep's progress: steps of all members, the best score now, the time left."""
+@dataclasses.dataclass
+class _RunListener:
+    """Shows a run that is trained in the one line of a sweep: steps of all members, the best score now, the time left.
 
-    def __init__(self, planned: Sequence[Planned], metric: str, title: str, *, quiet: bool):
-        self._members = max(sum(run.group.experiment.num_members for run in planned), 1)
-        self._total = sum(run.steps for run in planned)
-        self._metric = metric
-        self._progress = Progress(
-            self._total // self._members, title, members=self._members, unit="members", quiet=quiet
-        )
-        self._done = 0  # steps of finished runs
-        self._best: dict[str, float] = {}  # of each run, the best score of a setting at the last evaluation
-        self._run: Planned | None = None
+    Attributes:
+      members: of all runs of the sweep.
+      metric: of evaluations, by which settings are compared.
+      done: steps of the runs before.
+      best: of each run, the best score of a setting at the last evaluation.
+    """
 
-    def __enter__(self) -> "SweepProgress":
-        self._progress.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.__exit__(*error)
-
-    def begin(self, run: Planned) -> None:
-        """Note which run is trained from now on."""
-        self._run = run
-
-    def end(self, run: Planned) -> None:
-        """Note that a run has ended."""
-        self._done += run.steps
+    run: Planned
+    progress: Progress
+    members: int
+    metric: str
+    done: int
+    best: dict[str, float]
 
     def on_training(self, step: int, numbers: Mapping[str, np.ndarray]) -> None:
         """Show a log point of the run."""
-        assert self._run is not None
-        run = self._run.group.experiment.run
-        steps = self._run.steps * (step // run.steps_per_update) // run.total_updates
-        best = {"best": max(self._best.values())} if self._best else {}
+        run = self.run.group.experiment.run
+        steps = self.run.steps * (step // run.steps_per_update) // run.total_updates
+        best = {"best": max(self.best.values())} if self.best else {}
         speed = float(numbers["steps_per_second"][0])
-        self._progress.update((self._done + steps) // self._members, speed, **best)
+        self.progress.update((self.done + steps) // self.members, speed, **best)
 
     def on_evaluation(self, step: int, numbers: Mapping[str, np.ndarray]) -> None:
         """Take note of the scores of an evaluation of the run."""
-        assert self._run is not None
-        by_setting = np.asarray(numbers[self._metric], np.float64).reshape(-1, self._run.group.seeds)
+        by_setting = np.asarray(numbers[self.metric], np.float64).reshape(-1, self.run.group.seeds)
         ranked = scores.rank_settings({str(k): row for k, row in enumerate(by_setting.tolist())})
-        found = [x.iqm for x in ranked.values() if np.isfinite(x.iqm)]
-        self._best.pop(self._run.name, None)
-        self._best |= {self._run.name: found[0]} if found else {}
+        highest = next(iter(ranked.values())).iqm
+        self.best.pop(self.run.name, None)
+        if np.isfinite(highest):
+            self.best[self.run.name] = highest
 
 
 def train_all(
@@ -364,21 +349,23 @@ def train_all(
     todo = [run for run in planned if not run.is_finished]
     if not todo:
         return
-    title = f"{todo[0].group.experiment.environment_name} sweep"
-    with SweepProgress(todo, metric_of(objective), title, quiet=not call.progress) as progress:
+    title, metric = f"{todo[0].group.experiment.environment_name} sweep", metric_of(objective)
+    members = sum(run.group.experiment.num_members for run in todo)
+    steps, done, best = sum(run.steps for run in todo), 0, dict[str, float]()
+    with Progress(steps // members, title, members=members, unit="members", quiet=not call.progress) as line:
         for run in todo:
-            progress.begin(run)
+            listener = _RunListener(run, line, members, metric, done, best)
             run_experiment(
-                run.experiment, call._replace(progress=False, listeners=(*call.listeners, progress))
+                run.experiment, call._replace(progress=False, listeners=(*call.listeners, listener))
             )
-            progress.end(run)
+            done += run.steps
             after_each()
 
 
 def members_of_runs(planned: Sequence[Planned], options: SearchOptions) -> list[MemberResult]:
     """Return the results of the members of the finished runs, in the order of the settings."""
     found = [member for run in planned if run.is_finished for member in _members_of(run, options)]
-    return sorted(found, key=lambda member: int(member.label.split(" ", 1)[0]))
+    return sorted(found, key=lambda member: number_of(member.label))
 
 
 def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
@@ -396,7 +383,7 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
     results = []
     for k, member in enumerate(members_of_config(read_json(run.path / CONFIG))):
         key, stop = (member.label, member.seed), stopped.get(member.label)
-        scores_of_member = {name: _number(values[k]) for name, values in returns.items()}
+        scores_of_member = {name: read_number(values[k]) for name, values in returns.items()}
         steps = summary["steps_per_seed"] if stop is None else stop
         failure = ""
         if stop is not None:
@@ -413,7 +400,7 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
                 steps,
                 rung=sum(x * experiment.run.steps_per_update < steps for x in rungs),
                 failure=failure,
-                unfinished=_number(summary["evaluation"]["unfinished"][k]) if stop is None else 0.0,
+                unfinished=read_number(summary["evaluation"]["unfinished"][k]) if stop is None else 0.0,
             )
         )
     return results
@@ -422,14 +409,10 @@ def _members_of(run: Planned, options: SearchOptions) -> list[MemberResult]:
 def _scores_at_rungs(run: Planned, metric: str, stopped: Mapping[str, int]) -> dict[tuple[str, int], float]:
     """Return the scores by which members of the settings that were stopped early were compared last."""
     return {
-        (row["label"], row["seed"]): _number(row[metric])
+        (row["label"], row["seed"]): read_number(row[metric])
         for row in RunDirectory.open(run.path).load_metrics()
         if row["kind"] == "evaluation" and row["step"] == stopped.get(row["label"])
     }
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
 
 
 def confirm(
@@ -448,7 +431,7 @@ def confirm(
     if not options.confirm_seeds or not ranked:
         return []
     chosen = [x.label for x in ranked]
-    run = request.decide({}, ()).run
+    run = request.decide().run
     seeds = range(run.seed + run.seeds, run.seed + run.seeds + options.confirm_seeds)
     planned = _plan_confirmation(request, chosen, seeds, candidates, directory)
     if not all(run.is_finished for run in planned):
@@ -495,6 +478,6 @@ def _plan_confirmation(
             together.setdefault((lacking[0], lacking[-1]), []).append(candidate)
     for (first, last), some in together.items():
         for group in groups_of(some, first, last):
-            name = "-".join(x.label.split(" ", 1)[0] for x in group.candidates)
+            name = "-".join(str(number_of(x.label)) for x in group.candidates)
             planned.append(Planned(directory.path, f"{CONFIRMATION}/{name}-seeds-{first}-to-{last}", group))
     return planned

@@ -1,7 +1,7 @@
 """The directory of a sweep: its request, and which run trains which settings (see `records.search_files`)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class SweepDirectory:
       ShoalError: it holds another sweep, or other files; or it cannot be written to.
     """
 
-    def __init__(self, path: str | Path, asked: Mapping[str, Any]):
+    def __init__(self, path: str | Path, asked: Mapping[str, object]):
         self._given = arguments.path("run_dir", path) if path else None
         self._asked = json.loads(json.dumps(to_jsonable(asked, not_finite=str)))
         self._runs: dict[str, list[str]] = {}
@@ -81,24 +81,36 @@ class SweepDirectory:
         write_json(self.path / SWEEP, content)
 
 
-def _check_same(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _check_same(path: Path, saved: Mapping[str, object], asked: Mapping[str, object]) -> None:
     """Raise ShoalError, with the first difference, unless a directory holds the sweep that is asked for."""
-    before, now = flatten(saved), flatten(asked)
     descriptive = {f"run.{x}" for x in settings.names_where(RunConfig(), lambda x: x.field.use.describes)}
-    for name in [*before, *(name for name in now if name not in before)]:
-        if name not in descriptive and before.get(name) != now.get(name):
-            raise ShoalError(
-                f"sweep directory {str(path)!r} holds another sweep: {name} is {_shown(before.get(name))} there, and "
-                f"{_shown(now.get(name))} was asked for; name a new directory."
-            )
+    if found := first_difference(saved, asked, descriptive):
+        name, before, now = found
+        raise ShoalError(
+            f"sweep directory {str(path)!r} holds another sweep: {name} is {before} there, and {now} was asked for; "
+            "name a new directory."
+        )
 
 
-def flatten(tree: Any, name: str = "") -> dict[str, Any]:
+def first_difference(
+    saved: Mapping[str, object], asked: Mapping[str, object], descriptive: Container[str] = ()
+) -> tuple[str, str, str] | None:
+    """Return the first value in which nested mappings differ: its name, and both as texts; None if they are the same.
+
+    Args:
+      descriptive: names of values that may differ.
+    """
+    before, now = _flat(saved), _flat(asked)
+    for name in dict.fromkeys([*before, *now]):
+        values = before.get(name), now.get(name)
+        if name not in descriptive and values[0] != values[1]:
+            shown = ["not there" if x is None else arguments.short_repr(x) for x in values]
+            return name, shown[0], shown[1]
+    return None
+
+
+def _flat(tree: object, name: str = "") -> dict[str, Any]:
     """Return the values of nested mappings by the names of their paths, without those of the first level."""
     if not isinstance(tree, Mapping) or not tree:
         return {name.split(".", 1)[-1]: tree}
-    return {k: x for key, part in tree.items() for k, x in flatten(part, f"{name}.{key}".strip(".")).items()}
-
-
-def _shown(value: Any) -> str:
-    return "not there" if value is None else arguments.short_repr(value)
+    return {k: x for key, part in tree.items() for k, x in _flat(part, f"{name}.{key}".strip(".")).items()}

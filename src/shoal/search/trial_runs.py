@@ -7,7 +7,6 @@ The directory is that of a sweep (see `records.search_files`), whose runs are th
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
@@ -15,13 +14,12 @@ from shoal.base.numbers import format_number
 from shoal.config import arguments
 from shoal.config.struct import parameter
 from shoal.records.lock import Lock
-from shoal.records.search_files import SWEEP
 from shoal.runs.train import placement
 from shoal.runs.train.planning import Caller
 from shoal.search import memory_fit, optuna_study, search_report, sweep, tune
 from shoal.search.grouping import Candidate, Group, Planned, Request, group_candidates
 from shoal.search.ranking import MemberResult
-from shoal.search.space import Point, Space
+from shoal.search.space import Point, Space, number_of
 from shoal.search.sweep_directory import SweepDirectory
 
 JOURNAL = "study.journal"
@@ -71,7 +69,6 @@ def run_tuning(
             tune.read_batches(directory.path)  # a damaged one is refused before the study is written to
             study = study or _open(str(directory.path / JOURNAL), space, options, asked)
             study = study.owned_by(directory.path)
-            runner.check_planned(study)
             try:
                 tune.tune(
                     study,
@@ -94,7 +91,9 @@ def run_tuning(
     return sweep.Sweep(directory.path, summary)
 
 
-def _open(storage: str, space: Space, options: TuneOptions, asked: Mapping[str, Any]) -> optuna_study.Study:
+def _open(
+    storage: str, space: Space, options: TuneOptions, asked: Mapping[str, object]
+) -> optuna_study.Study:
     return optuna_study.open_study(
         storage,
         space,
@@ -131,18 +130,21 @@ def _note_other_best(study: optuna_study.Study, call: Caller) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
 class _Runner:
-    """Trains batches of trials in a directory; see `tuning.RunPoints`."""
+    """Trains batches of trials in a directory; see `tune.RunPoints`."""
 
-    def __init__(self, request: Request, directory: SweepDirectory, options: TuneOptions, call: Caller):
-        self._request, self._directory, self._options, self._call = request, directory, options, call
+    request: Request
+    directory: SweepDirectory
+    options: TuneOptions
+    call: Caller
 
     def check(self, point: Point) -> None:
         """Require that settings can work together, before anything compiles."""
-        for group in group_candidates(self._request, [Candidate("trial", point)]):
+        for group in group_candidates(self.request, [Candidate("trial", point)]):
             placed = placement.place(group.experiment)[1]
             placed.validate()
-            sweep.check_objective_exists(placed, self._options.objective)
+            sweep.check_objective_exists(placed, self.options.objective)
 
     def check_halving(self, points: Sequence[Point]) -> None:
         """Require that settings can stop early, where that is asked for.
@@ -151,54 +153,41 @@ class _Runner:
           ShoalError: they need several programs, or there is nothing to stop.
         """
         candidates = [Candidate(str(index), point) for index, point in enumerate(points)]
-        (group, *_) = sweep.with_halving(group_candidates(self._request, candidates), self._options)
-        if self._options.halving:
+        (group, *_) = sweep.with_halving(group_candidates(self.request, candidates), self.options)
+        if self.options.halving:
             run = placement.place(group.experiment)[1].run
-            sweep.halving_of(self._options).check(run, self._options.batch)
-
-    def check_planned(self, study: optuna_study.Study) -> None:
-        """Require that the directory knows the runs of all trials that were trained in it.
-
-        Raises:
-          ShoalError: it lacks one, so that results would be lost.
-        """
-        planned = {_number(label) for labels in self._directory.plan().values() for label in labels}
-        if lacking := study.trained() - planned:
-            raise ShoalError(
-                f"{self._directory.path / SWEEP} has no run of trial {min(lacking)}, which the study has; restore the "
-                "file, or name a new directory."
-            )
+            sweep.halving_of(self.options).check(run, self.options.batch)
 
     def __call__(self, points: Mapping[str, Point], directory: Path) -> list[MemberResult]:
         """Train the settings of a batch, and return the results of its members."""
         runs = self._planned(points, directory) or self._plan(points, directory)
-        sweep.train_all(runs, self._options.objective, self._call, lambda: None)
-        return sweep.members_of_runs(runs, self._options)
+        sweep.train_all(runs, self.options.objective, self.call, lambda: None)
+        return sweep.members_of_runs(runs, self.options)
 
     def all_runs(self, study: optuna_study.Study) -> list[Planned]:
         """Return the runs of all batches of the directory."""
-        labels = [label for labels in self._directory.plan().values() for label in labels]
-        points = study.points([_number(label) for label in labels])
-        return self._planned({label: points[_number(label)] for label in labels}, self._directory.path)
+        labels = [label for labels in self.directory.plan().values() for label in labels]
+        points = study.points([number_of(label) for label in labels])
+        return self._planned({label: points[number_of(label)] for label in labels}, self.directory.path)
 
     def _planned(self, points: Mapping[str, Point], directory: Path) -> list[Planned]:
         """Return the runs below a directory as they were planned, in this process or one before."""
         batches: dict[Path, dict[str, Group]] = {}
-        for name, labels in self._directory.plan().items():
-            if (self._directory.path / name).is_relative_to(directory):
+        for name, labels in self.directory.plan().items():
+            if (self.directory.path / name).is_relative_to(directory):
                 candidates = [Candidate(label, points[label]) for label in labels]
-                (group,) = group_candidates(self._request, candidates)
+                (group,) = group_candidates(self.request, candidates)
                 batches.setdefault(Path(name).parent, {})[name] = group
         return [
-            Planned(self._directory.path, name, group)
+            Planned(self.directory.path, name, group)
             for batch in batches.values()
             for name, group in zip(batch, self._halved(list(batch.values())), strict=True)
         ]
 
     def _halved(self, groups: list[Group]) -> list[Group]:
         """Let the settings of a batch stop early, if one population holds them and they are enough."""
-        is_possible = len(groups) == 1 and len(groups[0].candidates) >= self._options.halving
-        return sweep.with_halving(groups, self._options) if is_possible else groups
+        is_possible = len(groups) == 1 and len(groups[0].candidates) >= self.options.halving
+        return sweep.with_halving(groups, self.options) if is_possible else groups
 
     def _plan(self, points: Mapping[str, Point], directory: Path) -> list[Planned]:
         """Divide the settings of a batch among runs, and write this down.
@@ -206,21 +195,16 @@ class _Runner:
         Settings that do not fit the memory are left out, and so told as failed.
         """
         parts = []
-        for group in group_candidates(self._request, [Candidate(*item) for item in points.items()]):
+        for group in group_candidates(self.request, [Candidate(*item) for item in points.items()]):
             try:
                 parts += memory_fit.split(group, memory_fit.need_of(group))
             except ShoalError as error:
                 signals.say(f"tune: {error}")
-        folder = directory.relative_to(self._directory.path)
+        folder = directory.relative_to(self.directory.path)
         runs = [
-            Planned(self._directory.path, f"{folder}/{k:03}", part)
+            Planned(self.directory.path, f"{folder}/{k:03}", part)
             for k, part in enumerate(self._halved(parts))
         ]
         new = {run.name: [x.label for x in run.group.candidates] for run in runs}
-        self._directory.save_plan(self._directory.plan() | new)
+        self.directory.save_plan(self.directory.plan() | new)
         return runs
-
-
-def _number(label: str) -> int:
-    """Return the number of the trial that a label begins with."""
-    return int(label.split(" ", 1)[0])

@@ -17,6 +17,9 @@ from shoal.runs.train.planning import Caller
 from shoal.runs.train.results import TrainedRun
 from shoal.types import AlgorithmConfig, Environment
 
+# What train, sweep, tune and pbt take: a name, or itself; None is that of a config.
+AnyEnvironment = str | Environment | None
+
 
 @on_host
 def train(
