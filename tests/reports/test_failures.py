@@ -17,7 +17,7 @@ from shoal.records.directory import RunDirectory
 from shoal.records.members import Variant, members_of
 from shoal.records.summary import score_statistics, variant_scores
 from shoal.reports import figures, learning_curves, page, plots, record_curves, records, runs_list
-from shoal.reports.compare import compare
+from shoal.runs.comparing import compare
 from shoal.runs.train.results import TrainedRun
 
 RETURNS = (4.0, 8.0, 8.0, 6.0, 6.0, 7.0, 9.0, 5.0)  # two and two tie

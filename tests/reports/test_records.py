@@ -40,7 +40,6 @@ def test_a_trained_run(real_run):
     np.testing.assert_array_equal(values, [x["return_mean"] for _, x in real_run.evaluations])
     scores = record.scores()
     assert scores.values.tolist() == real_run.summary["absolute"]["returns"] and not scores.failed.any()
-    assert record.scores("length_mean").values.tolist() == real_run.summary["evaluation"]["length_mean"]
     assert record.score.iqm == real_run.summary["absolute"]["iqm"] and record.score.interval is None
     assert record.bytes == sum(file.stat().st_size for file in real_run.path.rglob("*") if file.is_file())
     assert record.date.isoformat() == real_run.summary["started_time"]

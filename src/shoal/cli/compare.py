@@ -12,8 +12,9 @@ from shoal.base.terminal import harmless
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.records.json_files import json_text
-from shoal.reports.compare import NO_BOUNDS, compare
+from shoal.reports.compare import NO_BOUNDS
 from shoal.reports.compare_inputs import split_label
+from shoal.runs.comparing import compare
 
 CELL, NARROW = 38, 18  # characters of a column with intervals, and of one without
 COMMAND = "shoal compare RUN RUN..."

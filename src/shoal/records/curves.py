@@ -23,6 +23,14 @@ def with_failures(values: np.ndarray, failed: Iterable[int]) -> np.ndarray:
     return found
 
 
+def last_points(
+    steps: np.ndarray, values: np.ndarray, columns: Iterable[int]
+) -> list[tuple[np.floating, np.floating]]:
+    """Return the step and the value of the last finite number of some columns of values, [P, members]."""
+    ends = [(k, np.flatnonzero(np.isfinite(values[:, k]))[-1:]) for k in columns]
+    return [(steps[row], values[row, k]) for k, rows in ends for row in rows]
+
+
 def common_grid(steps: Sequence[np.ndarray]) -> np.ndarray:
     """Make the grid on which curves are compared: the steps at which every run has been evaluated once more.
 

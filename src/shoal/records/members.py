@@ -75,6 +75,14 @@ def members_of_config(config: Mapping[str, Any]) -> Members:
     return members_of(range(run["seed"], run["seed"] + run["seeds"]), variants)
 
 
+def places_by_label(members: Members) -> dict[str, list[int]]:
+    """Return the places of the members of each variant by its label, "" where they differ in their seeds only."""
+    places: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        places.setdefault(member.label, []).append(k)
+    return places
+
+
 def to_metadata(members: Members) -> dict[str, Any]:
     """Return the table as JSON, to be saved with policies."""
     labels = [member.label for member in members]

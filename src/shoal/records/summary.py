@@ -11,7 +11,7 @@ import numpy as np
 from shoal.base.imports import import_name
 from shoal.records import scores
 from shoal.records.directory import parameters_sha256
-from shoal.records.members import Members
+from shoal.records.members import Members, places_by_label
 
 SCHEMA = 2  # counts up when a field changes its meaning
 
@@ -125,9 +125,7 @@ def variant_scores(
     """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute ones, or
     else their final ones; failed members count as the worst of the population. A score that there is not is None.
     """
-    places: dict[str, list[int]] = {}
-    for k, member in enumerate(members):
-        places.setdefault(member.label, []).append(k)
+    places = places_by_label(members)
 
     def ranked(returns: Sequence[float] | None) -> dict[str, scores.SettingScore]:
         if returns is None:

@@ -9,10 +9,9 @@ import numpy as np
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
 from shoal.reports.records import read
-from shoal.reports.run_record import RunRecord
+from shoal.reports.run_record import FIRST, RunRecord
 from shoal.reports.sweep_record import SweepRecord
 
-FIRST = ("run", "kind", "step", "updates", "time", "seed", "label")  # the columns before all others
 WHOLE = ("step", "updates", "seed")  # columns of whole numbers, which every row has
 
 

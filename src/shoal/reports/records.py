@@ -24,7 +24,7 @@ class DamagedRecord(NamedTuple):
     problem: str  # one sentence
 
 
-Record = RunRecord | SweepRecord | DamagedRecord
+FoundRecord = RunRecord | SweepRecord | DamagedRecord
 
 
 def read(path: Path | str) -> RunRecord | SweepRecord:
@@ -46,7 +46,7 @@ def read(path: Path | str) -> RunRecord | SweepRecord:
     raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), names) or '.'}")
 
 
-def find(directory: Path | str) -> list[Record]:
+def find(directory: Path | str) -> list[FoundRecord]:
     """Find all runs, sweeps and studies in a directory and below it, by path; or the one that the directory holds.
 
     A run of a sweep belongs to the sweep. Hidden directories are not searched, and of links only those to a run.
@@ -93,7 +93,7 @@ def _folders_of_sweep(path: Path) -> set[str]:
         return set(os.listdir(path))
 
 
-def _record(path: Path) -> Record:
+def _record(path: Path) -> FoundRecord:
     try:
         return read(path)
     except ShoalError as error:

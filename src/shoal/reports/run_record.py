@@ -6,15 +6,16 @@ import datetime
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.base.files import report_os_errors
 from shoal.records import scores
+from shoal.records.checkpoint_record import TIMES
 from shoal.records.directory import CONFIG, PROGRESS, SUMMARY, RunDirectory, restore_scores
 from shoal.records.history import with_last_scores
 from shoal.records.json_files import read_json, read_number, report_wrong_types
@@ -22,8 +23,9 @@ from shoal.records.lock import is_held
 from shoal.records.members import Members, members_of_config
 from shoal.records.metrics_file import METRICS, first_row, last_row
 
-State = Literal["training", "interrupted", "finished", "failed"]
+RunState = Literal["training", "interrupted", "finished", "failed"]
 RETURN = "return_mean"
+FIRST = ("run", "kind", "step", "updates", "time", "seed", "label")  # columns of metrics before all others
 
 
 class MemberScores(NamedTuple):
@@ -126,7 +128,7 @@ class RunRecord(Described):
         return {name: value for name, value in found.items() if name not in self._tuned}
 
     @functools.cached_property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Whether a process trains the run ("training"), or how it ended.
 
         A run is "interrupted" that can be resumed, and "failed" where a number of every member was not finite.
@@ -180,11 +182,11 @@ class RunRecord(Described):
         table: dict[int, np.ndarray] = {}
         rows = self.rows("evaluation")
         with report_wrong_types(str(self.path / METRICS)):
-            if rows and not any(metric in row for row in rows):
-                raise ShoalError(
-                    f"the evaluations of run {str(self.path)!r} have no metric {metric!r}"
-                    f"{nearest(metric, rows[0]) or '.'}"
-                )
+            names = {name for row in rows for name in row} - {*FIRST, *TIMES}
+            if rows and metric not in names:
+                listing = f"shoal.metrics({str(self.path)!r})"
+                hint = nearest(metric, names) or f"; {alternatives(metric, names, listing, 'it has')}"
+                raise ShoalError(f"the evaluations of run {str(self.path)!r} have no metric {metric!r}{hint}")
             for row in rows:
                 values = table.setdefault(row["step"], np.full(len(places), np.nan))
                 values[places[row.get("label", ""), row["seed"]]] = read_number(row.get(metric))
@@ -195,16 +197,16 @@ class RunRecord(Described):
         values = np.stack([table[step] for step in steps]) if steps else np.empty((0, len(places)))
         return np.asarray(steps, np.int64), values
 
-    def scores(self, metric: str = RETURN) -> MemberScores:
+    def scores(self) -> MemberScores:
         """Return the score of each member: of its best policy, evaluated again; where there is no such evaluation, of
         its last policy; and of a run that has not finished, of its last evaluation.
 
         Raises:
-          ShoalError: as `evaluations`.
+          ShoalError: a file is damaged.
         """
-        values, failed = self._final_values(metric), self._failed_members()
+        values, failed = self._final_returns(), self._failed_members()
         if values is None:
-            table = (self._returns if metric == RETURN else self.evaluations(metric))[1]
+            table = self._returns[1]
             if self.config.get("halving"):  # members that were stopped have their last numbers
                 table = with_last_scores(table, range(len(self.members)))
             elif len(table):
@@ -255,17 +257,11 @@ class RunRecord(Described):
         """The summary, if it is of all that was trained."""
         return self.summary if self.has_ended else None
 
-    def _final_values(self, metric: str) -> np.ndarray | None:
-        """Return a metric of each member's policy at the end of the run, or None."""
-        if self._result is None:
-            return None
-        if metric == RETURN:
-            part = self._result["absolute"] or self._result["final"]
-            found = part and part["returns"]
-        else:
-            found = self._result["evaluation"].get(metric)
+    def _final_returns(self) -> np.ndarray | None:
+        """Return the return of each member's policy at the end of the run, or None."""
+        part = self._result and (self._result["absolute"] or self._result["final"])
         with report_wrong_types(str(self.path / SUMMARY)):
-            return np.asarray([read_number(x) for x in found], np.float64) if found else None
+            return np.asarray([read_number(x) for x in part["returns"]], np.float64) if part else None
 
     def _failed_members(self) -> np.ndarray:
         """Report of each member whether a number of it was not finite, as far as the files say, [members]."""
@@ -295,10 +291,7 @@ class RunRecord(Described):
             if last and last["step"] == self._returns[0][-1]:
                 return score_of(last, failed=int(failed.sum()))
             return Score(float(scores.iqm(values)), scores.score_interval(values), failed=int(failed.sum()))
-        by_label: dict[str, list[float]] = {}
-        for member, value, has_failed in zip(self.members, values, failed, strict=True):
-            by_label.setdefault(member.label, []).append(math.nan if has_failed else value)
-        label, best = next(iter(scores.rank_settings(by_label).items()))
+        label, best = next(iter(scores.rank_settings(scores_by_label([self])).items()))
         return Score(best.iqm, scores.score_interval(np.asarray(best.scores)), label, best.failures)
 
 
@@ -317,6 +310,16 @@ def read_run(path: Path) -> RunRecord:
         record = RunRecord(path, config, summary, progress, members)
         _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
         return record
+
+
+def scores_by_label(runs: Iterable[RunRecord]) -> dict[str, list[float]]:
+    """Return the scores of the seeds of each setting so far, NaN for one that failed."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        values, failed = run.scores()
+        for member, value in zip(run.members, np.where(failed, np.nan, values).tolist(), strict=True):
+            found.setdefault(member.label, []).append(value)
+    return found
 
 
 def directory_bytes(path: Path | str) -> int:

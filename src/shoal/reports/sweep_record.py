@@ -15,8 +15,8 @@ from shoal.records.search_files import CONFIRMATION, SWEEP
 from shoal.reports.run_record import (
     Described,
     RunRecord,
+    RunState,
     Score,
-    State,
     directory_bytes,
     read_if,
     read_run,
@@ -74,7 +74,7 @@ class SweepRecord(Described):
         return best["settings"] if best else {}
 
     @functools.cached_property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Whether a process trains one of its runs, or how it ended; "failed" where no setting has a score."""
         runs = [*self.runs, *self.confirmation]
         if is_held(self.path) or any(run.state == "training" for run in runs):
