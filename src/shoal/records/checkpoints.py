@@ -268,7 +268,7 @@ class Checkpoints:
           UnusableError: it is not sound, or not that of these steps.
         """
         saved = array_file.verify(self._existing(steps))
-        if not (type(saved.get("steps")) is int and isinstance(saved.get("record"), dict)):
+        if "steps" not in saved:  # a policy
             raise UnusableError("it holds no checkpoint")
         if saved["steps"] != steps:
             raise UnusableError(f"it is the checkpoint at {saved['steps']}")

@@ -226,13 +226,12 @@ class RunDirectory:
         if not path.exists():
             raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
         try:
-            saved = array_file.verify(path)
-            leaves = array_file.read(path, saved["leaves"])
+            with report_wrong_types(str(path)):
+                saved = array_file.verify(path)
+                return array_file.read(path, saved["leaves"]), saved["metadata"]
         except UnusableError as error:
             what = "is damaged" if isinstance(error, DamageError) else "cannot be used"
             raise ShoalError(f"{path} {what}: {error}.") from error
-        with report_wrong_types(str(path)):
-            return leaves, saved["metadata"]
 
 
 def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
