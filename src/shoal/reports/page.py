@@ -19,9 +19,9 @@ from shoal.config import arguments
 from shoal.reports import records
 from shoal.reports.figures import PALETTE
 from shoal.reports.learning_curves import MAX_POINTS, LearningCurve, prepare, to_svg
-from shoal.reports.markup import Markup, breakable, element, join, table, void
+from shoal.reports.markup import Markup, breakable, element, join, scroll, table, void
 from shoal.reports.page_comparison import comparison
-from shoal.reports.page_sections import folded, record_section, scroll
+from shoal.reports.page_sections import folded, record_section
 from shoal.reports.record_curves import evaluations_of
 from shoal.reports.run_html import number_cells
 from shoal.reports.run_record import RunRecord

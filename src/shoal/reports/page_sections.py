@@ -10,7 +10,7 @@ import numpy as np
 from shoal.base.numbers import format_duration, format_interval, format_number
 from shoal.records import scores
 from shoal.records.json_files import read_json, report_wrong_types
-from shoal.reports.markup import Markup, breakable, element, join, table
+from shoal.reports.markup import Markup, breakable, element, join, scroll, table
 from shoal.reports.page_files import films_of, inline, pictures_of
 from shoal.reports.record_curves import ranking
 from shoal.reports.run_html import members_table, returns_of, settings_table
@@ -21,11 +21,6 @@ OPEN_ROWS = 20  # of a table; a longer one is folded
 MAX_RANKED = 100  # settings of a sweep in its table
 SCHEDULE = "schedule.json"
 PARTS = ("seeds", "seed", "total_steps", "run_dir", "name", "tag", "note")  # said elsewhere in the page
-
-
-def scroll(content: Markup) -> Markup:
-    """Let a wide table scroll by itself, also by the keyboard."""
-    return element("div", content, class_="scroll", tabindex="0")
 
 
 def folded(title: str, content: Markup, *, is_open: bool = False) -> Markup:
