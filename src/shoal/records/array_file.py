@@ -16,13 +16,13 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
 from safetensors import safe_open
 
 from shoal.base.files import write_whole_file
-from shoal.records.arrays import FLOAT8, SAFETENSORS_DTYPES, from_numpy, is_key
+from shoal.records.arrays import FLOAT8, SAFETENSORS_DTYPES, Leaf, from_numpy, is_key
 from shoal.records.json_files import parse_json, to_jsonable
 
 SUFFIX = ".safetensors"
@@ -30,6 +30,14 @@ SCHEMA = 1  # counts up when an entry changes its meaning
 START = rb'{"__metadata__":{"shoal":"{\"sha256\":\"'  # of each header; the checksum follows
 ZEROS = b"0" * 64
 PIECE = 1 << 20  # bytes that are read at once
+
+
+class SavedLeaf(TypedDict):
+    """An array in the record of a file; of typed keys the words, and their implementation's name as `key`."""
+
+    dtype: str
+    shape: list[int]
+    key: NotRequired[str]
 
 
 class UnusableError(Exception):
@@ -47,7 +55,9 @@ class NewerSchemaError(UnusableError):
 # ---- writing
 
 
-def write(path: Path, leaves: Mapping[str, tuple[np.ndarray, str | None]], entries: Mapping[str, Any]) -> int:
+def write(
+    path: Path, leaves: Mapping[str, tuple[np.ndarray, str | None]], entries: Mapping[str, object]
+) -> int:
     """Write arrays (results of `arrays.to_numpy` by name) and the entries of a record; replaces a file once complete.
 
     Numbers of the entries that are not finite become the strings that `float` reads.
@@ -90,7 +100,7 @@ def _as_stored(array: np.ndarray) -> np.ndarray:
 
 def _header(arrays: Mapping[str, np.ndarray], ordered: list[str], record: str) -> bytes:
     """Return the length and the header of a file; in the place of the checksum there are zeros."""
-    header: dict[str, Any] = {"__metadata__": {"shoal": f'{{"sha256":"{ZEROS.decode()}",{record[1:]}'}}
+    header: dict[str, object] = {"__metadata__": {"shoal": f'{{"sha256":"{ZEROS.decode()}",{record[1:]}'}}
     offset = 0
     for name in ordered:
         end = offset + arrays[name].nbytes
@@ -170,7 +180,7 @@ def _difference(header: bytes, length: int) -> str:
 # ---- reading
 
 
-def find_misfit(saved: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Any]) -> str:
+def find_misfit(saved: Mapping[str, SavedLeaf], expected: Mapping[str, Leaf]) -> str:
     """Compare the `leaves` of a record with the expected arrays, or their shapes and dtypes; reads no array.
 
     Returns:
@@ -190,7 +200,7 @@ def find_misfit(saved: Mapping[str, Mapping[str, Any]], expected: Mapping[str, A
     return ""
 
 
-def _shape_and_dtype(entry: Mapping[str, Any], as_keys: bool) -> tuple[tuple[int, ...], str]:
+def _shape_and_dtype(entry: SavedLeaf, as_keys: bool) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype's name of a leaf; where keys are expected too, those of the keys, not the words."""
     shape, dtype = tuple(entry["shape"]), entry["dtype"]
     if "key" not in entry:
@@ -207,9 +217,7 @@ def _shape_and_dtype(entry: Mapping[str, Any], as_keys: bool) -> tuple[tuple[int
     return keys.shape, keys.dtype.name
 
 
-def read(
-    path: Path, leaves: Mapping[str, Mapping[str, Any]], without: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def read(path: Path, leaves: Mapping[str, SavedLeaf], without: tuple[str, ...] = ()) -> dict[str, Any]:
     """Read the arrays and typed keys of a file that was verified, sorted by name.
 
     Args:
@@ -225,8 +233,8 @@ def read(
 
 
 def _read(
-    path: Path, leaves: Mapping[str, Mapping[str, Any]], without: tuple[str, ...]
-) -> Iterator[tuple[str, Any]]:
+    path: Path, leaves: Mapping[str, SavedLeaf], without: tuple[str, ...]
+) -> Iterator[tuple[str, object]]:
     import ml_dtypes  # noqa: PLC0415 (after it NumPy knows the names of its dtypes)
 
     with safe_open(path, framework="numpy") as file:

@@ -25,8 +25,8 @@ Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 
 
 def to_record(
-    history: History, mark: Mark, identity: Mapping[str, Any], machine: Mapping[str, Any]
-) -> dict[str, Any]:
+    history: History, mark: Mark, identity: Mapping[str, object], machine: Mapping[str, object]
+) -> dict[str, object]:
     """Return the record of a run; `identity` are the settings that a resumed run cannot change."""
     updates, evaluation = history.updates, None
     if history.evaluated == updates:

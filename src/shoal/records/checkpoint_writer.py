@@ -4,11 +4,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shoal.base import cpu
 from shoal.base.errors import ShoalError
-from shoal.records.arrays import copy_of_keys, is_key
+from shoal.records.arrays import Leaf, copy_of_keys, is_key
 from shoal.records.checkpoints import Checkpoints
 
 WRITER_PRIORITY = 5  # as `nice` counts
@@ -22,8 +22,8 @@ class Job(NamedTuple):
     """A checkpoint to be written; the fields are the arguments of `Writer.submit`."""
 
     steps: int
-    leaves: Mapping[str, Any]
-    record: Mapping[str, Any]
+    leaves: Mapping[str, Leaf]
+    record: Mapping[str, object]
     before: Callable[[], None]
     after: Callable[[], None]
 
@@ -59,8 +59,8 @@ class Writer:
     def submit(
         self,
         steps: int,
-        leaves: Mapping[str, Any],
-        record: Mapping[str, Any],
+        leaves: Mapping[str, Leaf],
+        record: Mapping[str, object],
         before: Callable[[], None] = _nothing,
         after: Callable[[], None] = _nothing,
     ) -> bool:

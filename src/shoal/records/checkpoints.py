@@ -20,7 +20,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors, sync_directory, temporary_name
 from shoal.records import array_file
 from shoal.records.array_file import SUFFIX, DamageError, NewerSchemaError, UnusableError
-from shoal.records.arrays import check_storable, to_numpy
+from shoal.records.arrays import Leaf, check_storable, to_numpy
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = re.compile(rf"(0|[1-9][0-9]*){re.escape(SUFFIX)}")
@@ -129,7 +129,7 @@ class Checkpoints:
         return Info(steps, path, length, seconds, record, str(error or ""), *kinds)
 
     def load(
-        self, steps: int, expected: Mapping[str, Any] | None = None, without: tuple[str, ...] = ()
+        self, steps: int, expected: Mapping[str, Leaf] | None = None, without: tuple[str, ...] = ()
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -158,7 +158,7 @@ class Checkpoints:
 
     # ---- writing
 
-    def save(self, steps: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> int:
+    def save(self, steps: int, arrays: Mapping[str, Leaf], record: Mapping[str, object]) -> int:
         """Save a checkpoint; one of the same steps exists until the new one is complete.
 
         Args:

@@ -27,7 +27,7 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors, user_path
 from shoal.records import array_file, new_directory
 from shoal.records.array_file import SUFFIX, DamageError, UnusableError
-from shoal.records.arrays import is_key, to_numpy
+from shoal.records.arrays import Leaf, is_key, to_numpy
 from shoal.records.checkpoints import CHECKPOINTS
 from shoal.records.json_files import (
     json_text,
@@ -74,7 +74,7 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, Any]
+        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, object]
     ) -> "RunDirectory":
         """Make the directory of a new run with its `config.json`; if that fails, nothing is left behind.
 
@@ -148,11 +148,11 @@ class RunDirectory:
         """
         return read_json(self.path / CONFIG)
 
-    def save_progress(self, progress: Mapping[str, Any]) -> None:
+    def save_progress(self, progress: Mapping[str, object]) -> None:
         """Write `progress.json`; a number that is not finite becomes null."""
         write_json(self.path / PROGRESS, progress)
 
-    def save_summary(self, summary: Mapping[str, Any]) -> None:
+    def save_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, in place of `progress.json`; a number that is not finite becomes null."""
         with report_os_errors(f"{self.path / PROGRESS} cannot be removed"):
             (self.path / PROGRESS).unlink(missing_ok=True)
@@ -202,7 +202,7 @@ class RunDirectory:
         """Return the path of a policy, "best" or "last"."""
         return self.path / f"{name}{SUFFIX}"
 
-    def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    def save_policy(self, name: str, arrays: Mapping[str, object], metadata: Mapping[str, object]) -> None:
         """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
 
         Args:
@@ -255,7 +255,7 @@ def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def parameters_sha256(leaves: Mapping[str, Any]) -> str:
+def parameters_sha256(leaves: Mapping[str, Leaf]) -> str:
     """Return a checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
     digest = hashlib.sha256()
     for name, leaf in sorted(leaves.items()):

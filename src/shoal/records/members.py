@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError, nearest
 
-NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+NO_SETTINGS: Mapping[str, float] = MappingProxyType({})
 ENVIRONMENT = "env."  # the prefix of settings that are parameters of the environment
 
 
@@ -51,7 +51,7 @@ class Member(NamedTuple):
         return self.name if self.label else self.seed
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, int | str]:
         """The entries by which a row of `metrics.jsonl` names the member."""
         return {"seed": self.seed} | ({"label": self.label} if self.label else {})
 
@@ -83,7 +83,7 @@ def places_by_label(members: Members) -> dict[str, list[int]]:
     return places
 
 
-def to_metadata(members: Members) -> dict[str, Any]:
+def to_metadata(members: Members) -> dict[str, list[int] | list[str]]:
     """Return the table as JSON, to be saved with policies."""
     labels = [member.label for member in members]
     return {"seeds": [member.seed for member in members]} | ({"labels": labels} if any(labels) else {})

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import queue
@@ -55,7 +56,7 @@ class MetricsFile:
         with self._lock:
             return Mark(self._bytes, self._digest.hexdigest())
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add lines, one per row, without touching the disk; numbers that are not finite become null."""
         lines = [json.dumps(to_jsonable(row, not_finite=to_null), allow_nan=False) for row in rows]
         data = "".join(line + "\n" for line in lines).encode()
@@ -88,7 +89,7 @@ class MetricsFile:
             with self._lock:
                 self._unwritten = self._unwritten[len(data) :]
 
-    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows and write them.
 
         Raises:
@@ -126,7 +127,7 @@ class MetricsWriter:
         self._thread = threading.Thread(target=self._run, name="metrics-writer", daemon=True)
         self._thread.start()
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows, which are written soon."""
         self._metrics.add(rows)
         self._requests.put(True)
@@ -196,7 +197,7 @@ def find_damage(content: bytes, mark: Mark) -> str:
     return ""
 
 
-def _append(file: Any, data: bytes) -> None:
+def _append(file: io.FileIO, data: bytes) -> None:
     """Append bytes to an unbuffered file, or none of them if that fails."""
     end = file.seek(0, os.SEEK_END)
     try:

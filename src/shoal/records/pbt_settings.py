@@ -26,7 +26,7 @@ class Tuned(NamedTuple):
     high: float
     start: tuple[float, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what `Tuned(**...)` reads back, with a list for the tuple."""
         return self._asdict() | {"start": list(self.start)}
 
@@ -70,7 +70,7 @@ class Evolution(NamedTuple):
         lowest, highest = ({x.name: getattr(x, bound) for x in self.tuned} for bound in ("low", "high"))
         return [lowest, highest] if self.tuned else []
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the content of `evolution` in `config.json`, empty if nothing changes."""
         tuned = [x.to_json() for x in self.tuned]
         schedule = [{"updates": x.updates, "settings": dict(x.settings)} for x in self.schedule]

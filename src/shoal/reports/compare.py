@@ -278,7 +278,7 @@ def aggregates(row: ComparedRow, comparison: Comparison) -> dict[str, Estimate]:
     The median is over seeds in one environment, and over the environments' means where there are several.
     """
 
-    def statistic(compute: comparisons.Statistic, x: np.ndarray, name: str) -> Estimate:
+    def statistic(compute: scores.Statistic, x: np.ndarray, name: str) -> Estimate:
         with np.errstate(invalid="ignore"):
             value = float(compute(x, axis=(0, 1)))
         interval = scores.score_interval(x, compute) if row.has_interval else None

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class ComparedRun:
     steps: np.ndarray
     curves: np.ndarray
     trained: int
-    evaluation: Mapping[str, Any]
+    evaluation: Mapping[str, object]
     caveat: str = ""
     notes: tuple[str, ...] = ()
 
@@ -273,7 +273,7 @@ def _notes_of(source: Source, stop: int | None) -> tuple[str, ...]:
     return tuple(x for x in (source.note, note) if x)
 
 
-def _evaluation_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluation_of(config: Mapping[str, Any]) -> dict[str, object]:
     """Return what decides what the scores of a run are of: settings, and parameters of the evaluated environment."""
     with report_wrong_types("config.json"):
         settings = {name: config["run"][name] for name in EVALUATION_SETTINGS if name in config["run"]}
@@ -296,7 +296,7 @@ def evaluation_differences(entries: Sequence[ComparedRun]) -> list[str]:
     return found
 
 
-def is_finite_number(value: Any) -> bool:
+def is_finite_number(value: object) -> TypeGuard[float]:
     """Report whether a value is a finite number, also of NumPy; True and text are none."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from shoal.reports.compare_inputs import ComparedRun
 from shoal.reports.compare_rows import ComparedRow, Comparison, shared_curves, times_to_score
 from shoal.reports.figures import DASHES, PALETTE, TEXT, format_steps
 from shoal.reports.plots import iqm_and_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.gridspec import SubplotSpec
 
 THRESHOLDS = 101  # of a performance profile
 PANEL = (5.2, 3.9)  # inches
@@ -76,12 +80,12 @@ def plot_comparison(
     lines = -(-len(panels) // columns)
     above = 0.8 + 0.28 * len(order)  # inches
     figure = figures.new_figure(PANEL[0] * max(2, columns), above + PANEL[1] * lines)
-    upper, lower = figure.add_gridspec(2, 1, height_ratios=[above, PANEL[1] * lines])
-    grid = lower.subgridspec(lines, columns)
+    halves = figure.add_gridspec(2, 1, height_ratios=[above, PANEL[1] * lines])
+    grid = halves[1].subgridspec(lines, columns)
     for place, draw in enumerate(panels):
         draw(figure.add_subplot(grid[place // columns, place % columns]), styles=styles)
     handles = figure.axes[-1].get_lines()
-    _draw_scores(figure, upper, [described[k] for k in order], comparison, styles)
+    _draw_scores(halves[0], [described[k] for k in order], comparison, styles)
     failures = [f" ({row.failures} failed)" * bool(row.failures) for row in comparison.rows]
     texts = [figures.cut(style.label) + failed for style, failed in zip(styles, failures, strict=True)]
     figures.add_legend(figure, handles, texts)
@@ -126,8 +130,7 @@ def labels_of(labels: Mapping[str, str], names: Sequence[str]) -> dict[str, str]
 
 
 def _draw_scores(
-    figure: Any,
-    place: Any,
+    place: "SubplotSpec",
     rows: Sequence[Mapping[str, Any]],
     comparison: Comparison,
     styles: Sequence[RowStyle],
@@ -135,7 +138,8 @@ def _draw_scores(
     """Draw each row's IQM, median, mean and optimality gap, and the probability that it is better than the first."""
     shown = [x for x in SCORES if any(row.get(x, {}).get("value") is not None for row in rows)]
     reference = next(x.label for x, row in zip(styles, rows, strict=True) if "improvement" not in row)
-    panels: Any = np.ravel(place.subgridspec(1, len(shown)).subplots(sharey=True)) if shown else ()
+    grid = place.subgridspec(1, max(1, len(shown)))
+    panels = grid.subplots(sharey=True, squeeze=False)[0] if shown else ()
     for axes, name in zip(panels, shown, strict=True):
         for height, (row, style) in enumerate(zip(rows, styles, strict=True)):
             value = row.get(name, {}).get("value")
@@ -169,7 +173,7 @@ def _statistic(comparison: Comparison) -> str:
     return "IQM" + ", 95% interval" * any(row.has_interval for row in comparison.rows)
 
 
-def _draw_environment(axes: Any, comparison: Comparison, place: int, styles: Sequence[RowStyle]) -> None:
+def _draw_environment(axes: "Axes", comparison: Comparison, place: int, styles: Sequence[RowStyle]) -> None:
     environment = comparison.environments[place]
     tables = [row.entries[place] for row in comparison.rows]
     lines = [iqm_curve(x.steps, x.curves, row) for x, row in zip(tables, comparison.rows, strict=True)]
@@ -180,14 +184,14 @@ def _draw_environment(axes: Any, comparison: Comparison, place: int, styles: Seq
         axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
 
 
-def _mark_failures(axes: Any, tables: Sequence[ComparedRun], styles: Sequence[RowStyle]) -> None:
+def _mark_failures(axes: "Axes", tables: Sequence[ComparedRun], styles: Sequence[RowStyle]) -> None:
     """Mark the last evaluation of each seed that failed."""
     for entry, style in zip(tables, styles, strict=True):
         if ends := curves.last_points(entry.steps, entry.curves, np.flatnonzero(entry.failed).tolist()):
             axes.plot(*zip(*ends, strict=True), "x", color=style.colour, markersize=6)
 
 
-def _draw_efficiency(axes: Any, comparison: Comparison, styles: Sequence[RowStyle]) -> None:
+def _draw_efficiency(axes: "Axes", comparison: Comparison, styles: Sequence[RowStyle]) -> None:
     """Draw the IQM of normalised scores of all environments against the share of the steps that all have."""
     share = np.linspace(0, 1, 51)
     tables: list[list[np.ndarray]] = [[] for _ in comparison.rows]
@@ -210,7 +214,7 @@ def _draw_efficiency(axes: Any, comparison: Comparison, styles: Sequence[RowStyl
     )
 
 
-def _draw_reached(axes: Any, comparison: Comparison, place: int, styles: Sequence[RowStyle]) -> None:
+def _draw_reached(axes: "Axes", comparison: Comparison, place: int, styles: Sequence[RowStyle]) -> None:
     """Draw the share of seeds that have reached the target, against steps."""
     lines = []
     for row in comparison.rows:
@@ -225,7 +229,7 @@ def _draw_reached(axes: Any, comparison: Comparison, place: int, styles: Sequenc
     _label_steps(axes, "share of seeds that reached it", title)
 
 
-def _draw_profiles(axes: Any, comparison: Comparison, styles: Sequence[RowStyle]) -> None:
+def _draw_profiles(axes: "Axes", comparison: Comparison, styles: Sequence[RowStyle]) -> None:
     finite = np.concatenate([row.scores[np.isfinite(row.scores)] for row in comparison.rows])
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     margin = 0.02 * (high - low) or 0.02 * abs(low) or 0.02
@@ -260,7 +264,7 @@ def profile_curve(thresholds: np.ndarray, row: ComparedRow) -> Curve:
     return Curve(thresholds, middle, low, high)
 
 
-def _draw(axes: Any, styles: Sequence[RowStyle], lines: Sequence[Curve], step: str | None = None) -> None:
+def _draw(axes: "Axes", styles: Sequence[RowStyle], lines: Sequence[Curve], step: str | None = None) -> None:
     """Draw a curve of each row.
 
     Args:
@@ -284,7 +288,7 @@ def _draw(axes: Any, styles: Sequence[RowStyle], lines: Sequence[Curve], step: s
     axes.set_ylim(bottom=bottom)
 
 
-def _label_steps(axes: Any, y: str, title: str) -> None:
+def _label_steps(axes: "Axes", y: str, title: str) -> None:
     _label(axes, "environment steps of each seed", y, title)
     axes.xaxis.set_major_formatter(format_steps)
     axes.set_xlim(left=0)
@@ -293,7 +297,7 @@ def _label_steps(axes: Any, y: str, title: str) -> None:
         axes.set_xticks([0])
 
 
-def _label(axes: Any, x: str, y: str, title: str) -> None:
+def _label(axes: "Axes", x: str, y: str, title: str) -> None:
     axes.set_xlabel(x, color=TEXT)
     axes.set_ylabel(y, color=TEXT)
     figures.style(axes)

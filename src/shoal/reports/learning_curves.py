@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from shoal.reports import figures
 from shoal.reports.figures import DASHES, GRID, PALETTE, TEXT, format_steps
 from shoal.reports.markup import Markup, element
 from shoal.reports.plots import iqm_and_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_POINTS = 200  # of a curve; more are thinned evenly
 REPETITIONS = 2_000  # of the bootstrap at each point: 256 members take seconds
@@ -156,7 +159,7 @@ def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
     return Markup(picture.replace("<svg", element("svg", **label).removesuffix("></svg>"), 1))
 
 
-def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> None:
+def _draw(axes: "Axes", curve: LearningCurve, place: int, *, with_lines: bool) -> None:
     style: Any = {"color": PALETTE[place % len(PALETTE)], "marker": "o", "markersize": 4}
     if with_lines and len(curve.lines) > 1:
         for line in curve.lines.values():
@@ -170,9 +173,9 @@ def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> N
     middle = curve.middle if len(curve.lines) > 1 else next(iter(curve.lines.values()))
     middle = np.where(np.isfinite(middle), middle, np.nan)
     dashes = DASHES[place // len(PALETTE) % len(DASHES)]
-    (line,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_marked_points(middle), **style)
+    (drawn,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_marked_points(middle), **style)
     label = curve.name or curve.description
-    line.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
+    drawn.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
 
 
 def _marked_points(values: np.ndarray) -> list[int]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ WHOLE = ("step", "updates", "seed")  # columns of whole numbers, which every row
 
 
 @reports_user_code
-def metrics(run: Any, *, kind: str = "") -> dict[str, np.ndarray]:
+def metrics(run: object, *, kind: str = "") -> dict[str, np.ndarray]:
     """Read the metrics of a run as columns, such as pandas takes: `pandas.DataFrame(shoal.metrics("runs/first"))`.
 
     A row is one member at one log point, evaluation or exchange, in the order in which they were written. A run that is
@@ -35,7 +34,7 @@ def metrics(run: Any, *, kind: str = "") -> dict[str, np.ndarray]:
     Raises:
       ShoalError: there is no such run, no row of that kind where there are others, or a file is damaged.
     """
-    record = read(getattr(run, "path", run))
+    record = read(run)
     is_sweep = isinstance(record, SweepRecord)
     runs = [*record.runs, *record.confirmation] if isinstance(record, SweepRecord) else [record]
     rows = [row for one in runs for row in _rows(one, record.path if is_sweep else None, kind)]
@@ -49,13 +48,13 @@ def metrics(run: Any, *, kind: str = "") -> dict[str, np.ndarray]:
     return {name: _column(name, [row.get(name) for row in rows]) for name in ordered}
 
 
-def _rows(run: RunRecord, sweep: Path | None, kind: str) -> list[dict[str, Any]]:
+def _rows(run: RunRecord, sweep: Path | None, kind: str) -> list[dict[str, object]]:
     """Read the rows of a run, with the path of the run within its sweep if it belongs to one."""
     columns = {} if sweep is None else {"run": str(run.path.relative_to(sweep))}
     return [columns | row for row in run.rows(kind)]
 
 
-def _column(name: str, values: Sequence[Any]) -> np.ndarray:
+def _column(name: str, values: Sequence[object]) -> np.ndarray:
     """Return a column: of whole numbers where each row has one, of float64 with NaN, else of objects with None."""
     if name in WHOLE and None not in values:
         return np.asarray(values, np.int64)

@@ -208,7 +208,7 @@ def _folded_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]
     return folded(title, scroll(table(title, head, rows))) if rows else Markup()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -2,19 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.records import curves, scores
 from shoal.reports import figures
 from shoal.reports.figures import COLOUR, COLOURS, TEXT, format_steps
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 def plot_learning_curve(
     path: Path,
     steps: Sequence[int],
-    returns: Any,
+    returns: ArrayLike,
     title: str,
     *,
     label: str = "return of an evaluation episode",
@@ -41,7 +45,7 @@ def plot_learning_curve(
 
 
 def plot_by_episode(
-    path: Path, curves: Mapping[str, Any], title: str, *, label: str = "return of the episode"
+    path: Path, curves: Mapping[str, ArrayLike], title: str, *, label: str = "return of the episode"
 ) -> None:
     """Write a PNG of the results of a trial's episodes by their index.
 
@@ -60,7 +64,7 @@ def plot_by_episode(
             axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(episodes, middle, color=colour, linewidth=2, marker="o", markersize=4, label=name)
     axes.set_xlabel("episode of the trial", color=TEXT)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel(label, color=TEXT)
     figures.style(axes)
     figures.add_legend_of(axes)
@@ -69,7 +73,7 @@ def plot_by_episode(
 
 
 def _plot_curve(
-    axes: Any, steps: np.ndarray, returns: np.ndarray, unit: str = "seed", failed: Sequence[int] = ()
+    axes: "Axes", steps: np.ndarray, returns: np.ndarray, unit: str = "seed", failed: Sequence[int] = ()
 ) -> None:
     count, has_mean = returns.shape[1], len(failed) < returns.shape[1]
     rows = iqm_and_interval(curves.with_failures(returns, failed if has_mean else ()))

@@ -27,13 +27,13 @@ class DamagedRecord(NamedTuple):
 FoundRecord = RunRecord | SweepRecord | DamagedRecord
 
 
-def read(path: Path | str) -> RunRecord | SweepRecord:
-    """Read the record of a directory.
+def read(run: object) -> RunRecord | SweepRecord:
+    """Read the record of a directory: of a path, or of what `train` or `sweep` returned.
 
     Raises:
       ShoalError: it holds no run, sweep or study, and the sentence has the nearest name; or a file is damaged.
     """
-    path = user_path(path, "run directory")
+    path = user_path(getattr(run, "path", run), "run directory")
     with report_os_errors(f"run directory {str(path)!r} cannot be read"):
         if (path / SWEEP).is_file():
             return read_sweep(path)

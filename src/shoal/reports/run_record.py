@@ -120,7 +120,7 @@ class RunRecord(Described):
         return len(self.members)
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping[str, object]:
         """The settings that differ from those of the preset, or of the algorithm where there is none; those that
         population-based training changes are left out.
         """

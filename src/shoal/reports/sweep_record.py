@@ -68,7 +68,7 @@ class SweepRecord(Described):
         return sum(run.num_members for run in self.runs)
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping[str, object]:
         """The settings of the best members; {} where none is known yet."""
         best = (self.summary or {}).get("best")
         return best["settings"] if best else {}
@@ -115,8 +115,8 @@ class SweepRecord(Described):
 
     @property
     def _settings(self) -> Mapping[str, Any]:
-        base: Mapping[str, Any] = self.content["asked"]["experiment"]
-        return base
+        found: dict[str, Any] = self.content["asked"]["experiment"]
+        return found
 
 
 def read_sweep(path: Path) -> SweepRecord:
