@@ -57,7 +57,7 @@ class Places:
         return (worst if part["iqm"] is None else part["iqm"]), ends
 
     def shoal_runs(self):
-        entry = runs_list.entry_of(self.record)
+        entry = runs_list.entry_of(self.path)
         text = runs_list._cells(entry)["score"].partition(" (")[0]
         assert f"({entry.failed} failed)" in runs_list.table([entry]) or not entry.failed
         return self.numbers(text)
@@ -207,7 +207,7 @@ def test_beside_other_settings_a_failed_seed_counts_as_the_worst_of_all(write_ru
             lines.append(json.dumps(row | {"seed": member.seed, "label": member.label}) + "\n")
     (path / "metrics.jsonl").write_text("".join(lines))
     record = records.read(path)
-    assert record.score == (7.0, None, "a", 0) and runs_list.entry_of(record).score == 7.0
+    assert record.score == (7.0, None, "a", 0) and runs_list.entry_of(record.path).score == 7.0
     assert json.loads((path / "summary.json").read_text())["absolute"]["returns"].count(None) == 3
     for finished in (True, False):
         if not finished:

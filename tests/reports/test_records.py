@@ -13,8 +13,7 @@ import pytest
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.records.lock import GRACE_SECONDS, Lock, is_held
-from shoal.reports import records, run_record
-from shoal.reports.records import DamagedRecord
+from shoal.reports import records, run_record, runs_list
 from shoal.reports.run_record import RunRecord
 from shoal.reports.sweep_record import SweepRecord
 
@@ -223,9 +222,9 @@ def test_runs_are_found_where_they_are(write_run, write_sweep, tmp_path):
     write_run("grid/winner")
     os.symlink(tmp_path / "a", tmp_path / "z")
     os.symlink(tmp_path, tmp_path / "b" / "loop")
-    found = [str(record.path.relative_to(tmp_path)) for record in records.find(tmp_path)]
+    found = [str(path.relative_to(tmp_path)) for path in records.find(tmp_path)]
     assert found == ["a", "b/c/inner", "d", "grid", "grid/winner", "z"]
-    assert [record.path for record in records.find(path)] == [path]
+    assert records.find(path) == [path]
 
 
 def test_a_damaged_run_is_listed_as_such(write_run, write_sweep, tmp_path):
@@ -233,8 +232,8 @@ def test_a_damaged_run_is_listed_as_such(write_run, write_sweep, tmp_path):
     (write_run("torn") / "config.json").write_text('{"schema": 3, "env')
     (write_run("partial") / "config.json").write_text('{"run": {"seed": 0, "seeds": 2}}')
     (write_sweep("sweep") / "sweep.json").write_text("[]")
-    found = {record.path.name: record for record in records.find(tmp_path)}
-    assert {name for name, x in found.items() if isinstance(x, DamagedRecord)} == {"torn", "partial", "sweep"}
+    found = {entry.path.name: entry for entry in runs_list.entries(tmp_path)}
+    assert {name for name, x in found.items() if x.state == "damaged"} == {"torn", "partial", "sweep"}
     assert "torn/config.json is damaged" in found["torn"].problem
     with pytest.raises(ShoalError, match="lacks 'environment'"):
         records.read(tmp_path / "partial")

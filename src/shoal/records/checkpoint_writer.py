@@ -36,12 +36,10 @@ class Writer:
 
     Attributes:
       last_seconds: the duration of the last write, whether it succeeded or not; 0 before the first.
-      last_steps: the last checkpoint that was written; None before the first.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         self.last_seconds = 0.0
-        self.last_steps: int | None = None
         self._checkpoints = checkpoints
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._failures: queue.SimpleQueue[ShoalError] = queue.SimpleQueue()
@@ -122,7 +120,6 @@ class Writer:
     def _write(self, job: Job) -> None:
         job.before()
         self._checkpoints.save(job.steps, job.leaves, job.record)
-        self.last_steps = job.steps
         job.after()
 
 

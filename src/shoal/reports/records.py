@@ -6,7 +6,6 @@ Reading imports no JAX, takes no lock and changes no file, so that it works besi
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors, user_path
@@ -15,16 +14,6 @@ from shoal.records.json_files import read_json, report_wrong_types
 from shoal.records.search_files import CONFIRMATION, SWEEP
 from shoal.reports.run_record import RunRecord, read_run
 from shoal.reports.sweep_record import SweepRecord, read_sweep
-
-
-class DamagedRecord(NamedTuple):
-    """A directory that should hold a run, a sweep or a study, and cannot be read."""
-
-    path: Path
-    problem: str  # one sentence
-
-
-FoundRecord = RunRecord | SweepRecord | DamagedRecord
 
 
 def read(run: object) -> RunRecord | SweepRecord:
@@ -46,8 +35,8 @@ def read(run: object) -> RunRecord | SweepRecord:
     raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), names) or '.'}")
 
 
-def find(directory: Path | str) -> list[FoundRecord]:
-    """Find all runs, sweeps and studies in a directory and below it, by path; or the one that the directory holds.
+def find(directory: Path | str) -> list[Path]:
+    """Find the paths of all runs, sweeps and studies in a directory and below it, or of the one that it holds.
 
     A run of a sweep belongs to the sweep. Hidden directories are not searched, and of links only those to a run.
 
@@ -57,7 +46,7 @@ def find(directory: Path | str) -> list[FoundRecord]:
     directory = user_path(directory, "directory")
     if not directory.is_dir():
         raise ShoalError(f"there is no directory {str(directory)!r}.")
-    return [_record(Path(path)) for path in _paths(str(directory))]
+    return [Path(path) for path in _paths(str(directory))]
 
 
 def _paths(directory: str) -> Iterator[str]:
@@ -91,13 +80,6 @@ def _folders_of_sweep(path: Path) -> set[str]:
             return {CONFIRMATION, *planned}
     except ShoalError:
         return set(os.listdir(path))
-
-
-def _record(path: Path) -> FoundRecord:
-    try:
-        return read(path)
-    except ShoalError as error:
-        return DamagedRecord(path, str(error))
 
 
 def _holds_record(path: str) -> bool:

@@ -57,8 +57,11 @@ class Score(NamedTuple):
     failed: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
 class Described:
-    """The names that the settings of a run or a sweep have for it; a base class."""
+    """What runs and sweeps have alike: a directory, and the names that their settings have for it; a base class."""
+
+    path: Path
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -90,6 +93,11 @@ class Described:
         """The note that the user gave; "" for none."""
         return str(self._settings["run"].get("note") or "")
 
+    @functools.cached_property
+    def bytes(self) -> int:
+        """The size of all files of the directory."""
+        return directory_bytes(self.path)
+
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord(Described):
@@ -103,7 +111,6 @@ class RunRecord(Described):
       members: who member k is, by the order of all arrays of the run.
     """
 
-    path: Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
@@ -144,11 +151,6 @@ class RunRecord(Described):
         """The environment steps that each member has made."""
         made = [x["steps_per_seed"] for x in (self.summary, self.progress) if x is not None]
         return max(map(int, made if self.has_ended else [*made, self._last_step]))
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of all files of the directory."""
-        return directory_bytes(self.path)
 
     @functools.cached_property
     def date(self) -> datetime.datetime:

@@ -12,8 +12,7 @@ from shoal.base.numbers import format_estimate
 from shoal.base.terminal import harmless
 from shoal.records.json_files import report_wrong_types
 from shoal.reports import records
-from shoal.reports.records import DamagedRecord, FoundRecord
-from shoal.reports.run_record import RunState, directory_bytes
+from shoal.reports.run_record import RunState, Score, directory_bytes
 
 Order = Literal["date", "score", "size", "steps", "environment"]
 LONGEST = 80  # letters of the settings of a run
@@ -69,7 +68,7 @@ def entries(
     Raises:
       ShoalError: there is no such directory, or nothing in it, or nothing that the filters let through.
     """
-    found = [entry_of(record) for record in records.find(directory)]
+    found = list(map(entry_of, records.find(directory)))
     if not found:
         raise ShoalError(f"directory {str(directory)!r} holds no run, sweep or study.")
     listed = [
@@ -95,13 +94,12 @@ def _hint(found: Sequence[ListedRun], tags: Sequence[str], environment: str) -> 
     return next(filter(None, hints), ".")
 
 
-def entry_of(record: FoundRecord) -> ListedRun:
-    """Return the entry of a record; one whose files turn out to be damaged has a problem."""
-    if isinstance(record, DamagedRecord):
-        return ListedRun(record.path, problem=record.problem, bytes=directory_bytes(record.path))
+def entry_of(path: Path) -> ListedRun:
+    """Return the entry of a directory that should hold a run; one whose files are damaged has a problem."""
     try:
-        with report_wrong_types(f"a file of {str(record.path)!r}"):
-            score = record.score
+        with report_wrong_types(f"a file of {str(path)!r}"):
+            record = records.read(path)
+            score = record.score or Score(math.nan)
             return ListedRun(
                 record.path,
                 record.kind,
@@ -111,10 +109,10 @@ def entry_of(record: FoundRecord) -> ListedRun:
                 record.state,
                 record.num_members,
                 record.steps,
-                math.nan if score is None else score.iqm,
-                None if score is None else score.interval,
-                0 if score is None else score.failed,
-                "" if score is None else score.label,
+                score.iqm,
+                score.interval,
+                score.failed,
+                score.label,
                 record.settings,
                 record.date.isoformat(timespec="seconds"),
                 record.bytes,
@@ -122,7 +120,7 @@ def entry_of(record: FoundRecord) -> ListedRun:
                 record.note,
             )
     except ShoalError as error:
-        return entry_of(DamagedRecord(record.path, str(error)))
+        return ListedRun(path, problem=str(error), bytes=directory_bytes(path))
 
 
 def in_order(listed: Sequence[ListedRun], order: Order) -> list[ListedRun]:

@@ -17,7 +17,6 @@ from shoal.reports.run_record import (
     RunRecord,
     RunState,
     Score,
-    directory_bytes,
     read_if,
     read_run,
     score_of,
@@ -34,7 +33,6 @@ class SweepRecord(Described):
       summary: the content of `summary.json`; None where there is none yet.
     """
 
-    path: Path
     content: Mapping[str, Any]
     summary: Mapping[str, Any] | None
 
@@ -88,11 +86,6 @@ class SweepRecord(Described):
     def steps(self) -> int:
         """The most environment steps that a member has made."""
         return max((run.steps for run in self.runs), default=0)
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of all files of the directory."""
-        return directory_bytes(self.path)
 
     @functools.cached_property
     def date(self) -> datetime.datetime:
