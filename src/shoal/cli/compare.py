@@ -61,17 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     """Compare, and print a table."""
     arguments = flags.join_repeated(arguments, ("--bounds", "--labels"))
     settings, words = flags.parse(COMMAND, DESCRIPTION, CompareFlags(), arguments)
-    result = compare(
-        runs_of(words),
-        metric=settings.metric,
-        target=settings.target,
-        consecutive=settings.consecutive,
-        bounds=dict(_bound(word) for word in settings.bounds),
-        anyway=settings.anyway,
-        plot=settings.plot,
-        labels=dict(map(_label, settings.labels)),
-        export=settings.export,
-    )
+    options = {name: x for name, x in vars(settings).items() if name != "json"}
+    options |= {"bounds": dict(map(_bound, settings.bounds)), "labels": dict(map(_label, settings.labels))}
+    result = compare(runs_of(words), **options)
     print(json_text(result, str).rstrip() if settings.json else table(result))
     return 0
 

@@ -12,7 +12,7 @@ from shoal.records import curves, scores
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.history import OPTIMISER_STEPS, History, Numbers, Seconds
 from shoal.records.json_files import read_number
-from shoal.records.metrics_file import Mark
+from shoal.records.metrics_file import Mark, by_updates
 from shoal.records.pbt_lineage import exchanges_of
 
 TIMES = (
@@ -82,10 +82,6 @@ def to_history(
 
 def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers]]:
     """Return (updates, metrics) of each evaluation in the rows of `metrics.jsonl`; metrics have a number per member."""
-    grouped: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "evaluation":
-            grouped.setdefault(row["updates"], []).append(row)
     names = {"kind", "step", "updates", "seed", "label", *TIMES}
     return [
         (
@@ -96,7 +92,7 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers
                 if name not in names
             },
         )
-        for updates, group in sorted(grouped.items())
+        for updates, group in by_updates(rows, "evaluation")
     ]
 
 

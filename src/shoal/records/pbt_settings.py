@@ -31,7 +31,7 @@ class Tuned(NamedTuple):
         return self._asdict() | {"start": list(self.start)}
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """A point of a schedule.
 
     Attributes:
@@ -51,7 +51,7 @@ class Evolution(NamedTuple):
     """
 
     tuned: tuple[Tuned, ...] = ()
-    schedule: tuple[Step, ...] = ()
+    schedule: tuple[ScheduleStep, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether any setting changes."""
@@ -85,5 +85,5 @@ def from_json(saved: Mapping[str, Any]) -> Evolution:
     tuned: Sequence[Mapping[str, Any]] = saved.get("tuned", ())
     return Evolution(
         tuple(Tuned(**{**x, "start": tuple(x["start"])}) for x in tuned),
-        tuple(Step(x["updates"], x["settings"]) for x in saved.get("schedule", ())),
+        tuple(ScheduleStep(x["updates"], x["settings"]) for x in saved.get("schedule", ())),
     )

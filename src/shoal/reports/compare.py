@@ -47,7 +47,7 @@ def read_comparison(
             raise ShoalError(f"target={target!r} is not a finite number; give a score such as 475")
         target = float(target)
     names, paths = _named_paths(runs)
-    sources = inputs.read_sources(paths)
+    sources = list(map(inputs.read_source, paths))
     metric, notes = inputs.chosen_metric(sources, arguments.text("metric", metric, ABSOLUTE))
     entries = [inputs.read_entry(source, metric) for source in sources]
     environments = tuple(dict.fromkeys(entry.environment for entry in entries))

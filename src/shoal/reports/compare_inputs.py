@@ -96,18 +96,14 @@ class Source:
     note: str = ""
 
 
-def read_sources(paths: Iterable[str | Path]) -> list[Source]:
-    """Find the seeds that runs and sweeps are compared by.
+def read_source(path: str) -> Source:
+    """Find the seeds that a run or a sweep is compared by.
 
     Args:
-      paths: of runs and sweeps; PATH:LABEL is one setting of a run that trained several.
+      path: of a run or a sweep; PATH:LABEL is one setting of a run that trained several.
     Raises:
       ShoalError: there is no such run or label, or it cannot enter a comparison, and why.
     """
-    return [_source(str(path)) for path in paths]
-
-
-def _source(path: str) -> Source:
     directory, label = split_label(path)
     record = read(directory)
     if isinstance(record, SweepRecord):

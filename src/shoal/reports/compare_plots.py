@@ -11,7 +11,6 @@ import numpy as np
 from shoal.base.errors import ShoalError, nearest
 from shoal.records import comparisons, curves
 from shoal.reports import figures
-from shoal.reports.compare_inputs import ComparedRun
 from shoal.reports.compare_rows import ComparedRow, Comparison, shared_curves, times_to_score
 from shoal.reports.figures import DASHES, PALETTE, TEXT, format_steps
 from shoal.reports.plots import iqm_and_interval
@@ -178,17 +177,12 @@ def _draw_environment(axes: "Axes", comparison: Comparison, place: int, styles: 
     tables = [row.entries[place] for row in comparison.rows]
     lines = [iqm_curve(x.steps, x.curves, row) for x, row in zip(tables, comparison.rows, strict=True)]
     _draw(axes, styles, lines)
-    _mark_failures(axes, tables, styles)
-    _label_steps(axes, f"{comparison.metric_label}: {_statistic(comparison)}", environment)
-    if comparison.target is not None:
-        axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
-
-
-def _mark_failures(axes: "Axes", tables: Sequence[ComparedRun], styles: Sequence[RowStyle]) -> None:
-    """Mark the last evaluation of each seed that failed."""
     for entry, style in zip(tables, styles, strict=True):
         if ends := curves.last_points(entry.steps, entry.curves, np.flatnonzero(entry.failed).tolist()):
             axes.plot(*zip(*ends, strict=True), "x", color=style.colour, markersize=6)
+    _label_steps(axes, f"{comparison.metric_label}: {_statistic(comparison)}", environment)
+    if comparison.target is not None:
+        axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
 
 
 def _draw_efficiency(axes: "Axes", comparison: Comparison, styles: Sequence[RowStyle]) -> None:

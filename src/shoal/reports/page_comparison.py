@@ -72,7 +72,7 @@ def _differences(
 def _problem(path: Path) -> str:
     """Say why a run cannot be compared with any other; "" if it can."""
     try:
-        compare_inputs.read_entry(compare_inputs.read_sources([path])[0], compare_inputs.FINAL)
+        compare_inputs.read_entry(compare_inputs.read_source(str(path)), compare_inputs.FINAL)
     except ShoalError as error:
         return str(error)
     return ""

@@ -21,7 +21,7 @@ from shoal.records.history import with_last_scores
 from shoal.records.json_files import read_json, read_number, report_wrong_types
 from shoal.records.lock import is_held
 from shoal.records.members import Members, members_of_config
-from shoal.records.metrics_file import METRICS, first_row, last_row
+from shoal.records.metrics_file import METRICS, row_at
 
 RunState = Literal["training", "interrupted", "finished", "failed"]
 RETURN = "return_mean"
@@ -157,7 +157,7 @@ class RunRecord(Described):
         """When the run started, in UTC; of runs that did not write it, when their settings were written."""
         if started := (self.summary or {}).get("started_time"):
             return datetime.datetime.fromisoformat(started)
-        row = first_row(self.path)
+        row = row_at(self.path, 0)
         with report_os_errors(f"{self.path / CONFIG} cannot be read"):
             seconds = row.get("time") or (self.path / CONFIG).stat().st_mtime
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
@@ -251,7 +251,7 @@ class RunRecord(Described):
 
     @functools.cached_property
     def _last_step(self) -> int:
-        row = last_row(self.path)
+        row = row_at(self.path, -1)
         return int(row["step"]) if row else 0
 
     @property

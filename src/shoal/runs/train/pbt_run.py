@@ -29,7 +29,7 @@ from shoal.records.history import History
 from shoal.records.json_files import read_json, report_wrong_types, write_json
 from shoal.records.members import Variant
 from shoal.records.pbt_lineage import Ancestor, Exchange, ancestors, schedule_of
-from shoal.records.pbt_settings import NONE, Evolution, Step
+from shoal.records.pbt_settings import NONE, Evolution, ScheduleStep
 from shoal.reports import figures
 from shoal.reports.pbt_lineage_plot import plot_lineage
 from shoal.runs.plan.experiment import Experiment
@@ -176,7 +176,9 @@ class Scheduled:
       leaves: of the config, by setting.
     """
 
-    def __init__(self, schedule: Sequence[Step], reporter: Reporter, leaves: Mapping[str, Sequence[str]]):
+    def __init__(
+        self, schedule: Sequence[ScheduleStep], reporter: Reporter, leaves: Mapping[str, Sequence[str]]
+    ):
         self._schedule, self._reporter, self._leaves = schedule, reporter, leaves
 
     def __call__(self, population: Run, history: History) -> Run:
@@ -306,4 +308,4 @@ def read_schedule(path: str | Path) -> Evolution:
         )
     with report_wrong_types(str(file)):
         saved = read_json(file)["schedule"]
-        return Evolution(schedule=tuple(Step(x["updates"], x["settings"]) for x in saved))
+        return Evolution(schedule=tuple(ScheduleStep(x["updates"], x["settings"]) for x in saved))
