@@ -107,6 +107,7 @@ def _label(word: str) -> tuple[str, str]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Format a comparison: a heading, a line for each row and quantity, and notes."""
+    # Names are the user's, and a terminal would obey control characters in them.
     result = {**result, "rows": [{**row, "name": harmless(row["name"])} for row in result["rows"]]}
     lines = [_heading(result), "", *_aggregate_lines(result), "", *_difference_lines(result)]
     for name in result["environments"] if result["target"] is not None else ():

@@ -15,11 +15,8 @@ from shoal.records.json_files import read_number
 from shoal.records.metrics_file import Mark, by_updates
 from shoal.records.pbt_lineage import exchanges_of
 
-TIMES = (
-    "time",
-    "train_seconds",
-    "evaluation_steps_per_second",
-)  # of rows of evaluations, which are no metrics
+# Of rows of evaluations, which are no metrics.
+TIMES = ("time", "train_seconds", "evaluation_steps_per_second")
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 
@@ -29,6 +26,7 @@ def to_record(
 ) -> dict[str, object]:
     """Return the record of a run; `identity` are the settings that a resumed run cannot change."""
     updates, evaluation = history.updates, None
+    # Only a checkpoint at an evaluation has a score of its own policies.
     if history.evaluated == updates:
         evaluation = {name: x.tolist() for name, x in history.evaluations[-1][1].items()}
     return {

@@ -76,6 +76,7 @@ class Writer:
         if self.busy or self._closed:
             return False
         owned = {name: copy_of_keys(leaf) if is_key(leaf) else leaf for name, leaf in leaves.items()}
+        # Before the thread can see the job, at whose end it sets this again.
         self._idle.clear()
         self._jobs.put(Job(steps, owned, record, before, after))
         return True

@@ -177,6 +177,7 @@ class Checkpoints:
                 if not self.path.is_dir():
                     self.path.mkdir()
                     sync_directory(self.run_path)
+            # What is damaged is kept for whoever looks for the cause.
             if os.path.lexists(path) and (problem := self.problem(steps)):
                 self.set_aside(steps, problem)
             return array_file.write(path, leaves, {"steps": steps, "record": record})

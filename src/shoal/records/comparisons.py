@@ -132,6 +132,7 @@ def improvement_interval(first: np.ndarray, other: np.ndarray) -> tuple[float, f
     if np.ndim(first) == 1 or np.shape(first)[1] == 1:
         return newcombe_interval(probability_of_improvement(first, other), len(first), len(other))
     generators = [np.random.default_rng(key) for key in np.random.SeedSequence(0).spawn(2)]
+    # Bounds memory: a block holds all pairs of its samples.
     per_block = max(1, 1_000_000 // (len(first) * np.size(other)))
     values = []
     for start in range(0, REPETITIONS, per_block):

@@ -103,9 +103,8 @@ def survival_quantile(times: np.ndarray, is_event: np.ndarray, share: float = 0.
     Source: Kaplan and Meier 1958, "Nonparametric estimation from incomplete observations".
     """
     times, is_event = np.asarray(times, np.float64), np.asarray(is_event, bool)
-    order = np.lexsort(
-        (~is_event, times), axis=-1
-    )  # an event precedes the end of an observation at the same time
+    # An event precedes the end of an observation at the same time.
+    order = np.lexsort((~is_event, times), axis=-1)
     times, is_event = (np.take_along_axis(x, order, axis=-1) for x in (times, is_event))
     at_risk = times.shape[-1] - np.arange(times.shape[-1])
     survival = np.cumprod(1 - is_event / at_risk, axis=-1)

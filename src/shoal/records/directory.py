@@ -154,12 +154,15 @@ class RunDirectory:
 
     def save_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, in place of `progress.json`; a number that is not finite becomes null."""
+        # First: a summary beside it is that of before, of a run that is made longer. A kill between the two leaves
+        # neither, as of a run that was interrupted.
         with report_os_errors(f"{self.path / PROGRESS} cannot be removed"):
             (self.path / PROGRESS).unlink(missing_ok=True)
         write_json(self.path / SUMMARY, summary)
 
     def save_logger(self, name: str, state: str) -> None:
         """Write into the summary of a finished run what a logger has of it: `COMPLETE`, which stays, or a sentence."""
+        # Each logger is a process of its own, and two may end at once.
         with FileLock(self.path / LOGGERS / ".summary.lock", preserve_lock_file=True):
             if not (self.path / SUMMARY).is_file():
                 return

@@ -79,6 +79,7 @@ def parse_json(data: bytes, what: str) -> Any:
             beside = f" beside {', '.join(map(repr, list(self)[:3]))}" if self else ""
             raise ShoalError(f"{what} is damaged: it lacks {key!r}{beside}.")
 
+        # A class within a function cannot be pickled.
         def __reduce__(self) -> tuple[type, tuple[object]]:
             return dict, (dict(self),)
 

@@ -82,6 +82,7 @@ class MetricsFile:
                 end = file.seek(0, os.SEEK_END)
                 if end < start:
                     raise ShoalError(f"{self.path} is damaged: it has become shorter than what was written.")
+                # What a killed process, or a write that failed, left behind the rows that count.
                 if end > start:
                     file.truncate(start)
                 if data:

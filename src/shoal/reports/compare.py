@@ -48,6 +48,7 @@ def read_comparison(
         target = float(target)
     names, paths = _named_paths(runs)
     sources = list(map(inputs.read_source, paths))
+    # Of all sources before any scores are read: one without absolute scores changes the metric of all.
     metric, notes = inputs.chosen_metric(sources, arguments.text("metric", metric, ABSOLUTE))
     entries = [inputs.read_entry(source, metric) for source in sources]
     environments = tuple(dict.fromkeys(entry.environment for entry in entries))
@@ -63,6 +64,7 @@ def read_comparison(
     notes += [*differences, *changes]
     if target is not None:
         _check_has_curves(comparison, entries)
+    # Runs that have a note in common say it once.
     return dataclasses.replace(comparison, notes=tuple(dict.fromkeys([*notes, *_notes(comparison)])))
 
 
@@ -153,6 +155,7 @@ def _bounds_of(
     for name in environments:
         what = "declares no score_bounds, by which scores of several environments are normalised"
         if name not in found and (scale := declared(name)) is not None:
+            # With other physics random actions and the best policy have other scores.
             own = [entry for entry in entries if entry.environment == name]
             changes = [x for entry in own for x in inputs.changed_parameters(entry, scale.defaults)]
             if changes:
@@ -328,6 +331,7 @@ def improvement(first: ComparedRow, other: ComparedRow) -> Estimate:
     interval = None
     if first.has_interval and other.has_interval:
         low, high = comparisons.improvement_interval(first.scores, other.scores)
+        # An interval of width 0 would claim to be sure.
         interval = (low, high) if low < high else None
     return _estimate(comparisons.probability_of_improvement(first.scores, other.scores), interval)
 
@@ -365,6 +369,7 @@ def sooner(
         return _none(f"{points} common evaluations") | {"points": points}
     if not np.isfinite(np.concatenate(times)).any():
         return _none("no seed reaches it at the common evaluations") | {"points": points}
+    # Whoever needs fewer steps is better.
     ranks = -times[0], -times[1]
     has_interval = first.has_interval and other.has_interval
     interval = comparisons.improvement_interval(*ranks) if has_interval else None

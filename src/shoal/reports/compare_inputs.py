@@ -130,6 +130,7 @@ def read_source(path: str) -> Source:
 def split_label(path: str) -> tuple[str, str]:
     """Split PATH:LABEL at the first colon after the name of a run or sweep; both names may have colons."""
     ends = [k for k, letter in enumerate(path) if letter == ":"]
+    # A path that exists has no label, whatever colons it has.
     for end in () if os.path.exists(path) else ends:
         if any(os.path.isfile(os.path.join(path[:end], name)) for name in (CONFIG, SWEEP)):
             return path[:end], path[end + 1 :]
@@ -283,6 +284,7 @@ def evaluation_differences(entries: Sequence[ComparedRun]) -> list[str]:
     found = []
     for entry in entries:
         reference = first.setdefault(entry.environment, entry)
+        # What an older run did not record cannot differ.
         pairs = [(name, x, entry.evaluation.get(name, x)) for name, x in reference.evaluation.items()]
         differences = [f"{name}={x} and {y}" for name, x, y in pairs if x != y]
         if differences:

@@ -130,9 +130,8 @@ def add_legend(figure: Any, handles: Sequence["Artist"], labels: Sequence[str]) 
     """Add the one legend of a figure, below all axes; long names are cut."""
     if not labels:
         return
-    texts = [
-        " " * label.startswith("_") + cut(label) for label in labels
-    ]  # one with "_" at its begin is hidden
+    # matplotlib hides labels that begin with "_".
+    texts = [" " * label.startswith("_") + cut(label) for label in labels]
     letters = figure.get_figwidth() * LETTERS_PER_INCH
     columns = max(1, min(len(texts), 4, int(letters / (max(map(len, texts)) + 8))))
     style: Any = {"frameon": False, "fontsize": 9, "labelcolor": TEXT}

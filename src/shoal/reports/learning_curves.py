@@ -108,6 +108,7 @@ def prepare(found: Evaluations) -> LearningCurve:
     values = found.values[rows]
     have_all_failed = len(found.failed) == count
     filled = curves.with_failures(values, () if have_all_failed else found.failed)
+    # Beside other settings a seed that failed counts as the worst of them all, as where they are ranked.
     worst = np.broadcast_to(found.worst, len(found.steps))[rows, None]
     filled = np.where(np.isneginf(filled), worst, filled)
     has_interval = found.is_independent and not have_all_failed
@@ -175,7 +176,7 @@ def _draw(axes: "Axes", curve: LearningCurve, place: int, *, with_lines: bool) -
     dashes = DASHES[place // len(PALETTE) % len(DASHES)]
     (drawn,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_marked_points(middle), **style)
     label = curve.name or curve.description
-    drawn.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
+    drawn.set_label(f" {label}")  # as in `figures.add_legend`
 
 
 def _marked_points(values: np.ndarray) -> list[int]:

@@ -177,6 +177,7 @@ def _chart(place: int, environment: str, curves: Sequence[LearningCurve]) -> Mar
         element("p", breakable(name), ": every seed failed, so that there is no mean to draw.")
         for name in failed
     ]
+    # One point is no curve, and its number is in the section of the run.
     if max(drawn, default=0) < 2:
         return element("section", element("h3", title), *failures)
     lines = [

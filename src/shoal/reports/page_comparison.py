@@ -60,10 +60,7 @@ def _differences(
         return {}, [*notes, f"The runs in {environment} are not compared with each other: {error}"]
     first, *others = compared.rows
     found = {
-        name: {
-            "difference": compare.difference(first, row),
-            "improvement": compare.improvement(first, row),
-        }
+        name: {"difference": compare.difference(first, row), "improvement": compare.improvement(first, row)}
         for name, row in zip(names[1:], others, strict=True)
     }
     return found, [*notes, *compared.notes]

@@ -54,6 +54,7 @@ def _paths(directory: str) -> Iterator[str]:
     inside: set[str] = set()
     if _holds_record(directory):
         yield directory
+        # What lies within a run is a part of it; a sweep's folder may hold runs of others.
         if not os.path.isfile(os.path.join(directory, SWEEP)):
             return
         inside = _folders_of_sweep(Path(directory))

@@ -149,6 +149,7 @@ class RunRecord(Described):
     @functools.cached_property
     def steps(self) -> int:
         """The environment steps that each member has made."""
+        # Of a run that was killed the rows go on behind what was last written about it.
         made = [x["steps_per_seed"] for x in (self.summary, self.progress) if x is not None]
         return max(map(int, made if self.has_ended else [*made, self._last_step]))
 
@@ -267,6 +268,7 @@ class RunRecord(Described):
 
     def _failed_members(self) -> np.ndarray:
         """Report of each member whether a number of it was not finite, as far as the files say, [members]."""
+        # A run that is made longer has both, and the summary of before.
         last = self.progress or self.summary
         failed = {(x.get("label", ""), x["seed"]) for x in (last or {}).get("failed", ())}
         return np.asarray([(member.label, member.seed) in failed for member in self.members], bool)
@@ -289,6 +291,7 @@ class RunRecord(Described):
         if not len(self._returns[0]) or failed.all():
             return None
         if not self.config.get("variants"):
+            # With an interval already, which takes a bootstrap.
             last = (self.progress or {}).get("last_evaluation")
             if last and last["step"] == self._returns[0][-1]:
                 return score_of(last, failed=int(failed.sum()))
@@ -350,6 +353,7 @@ def read_if(path: Path) -> dict[str, Any] | None:
 def score_of(part: Mapping[str, Any], label: str = "", failed: int = 0) -> Score:
     """Read an entry of a summary with an interquartile mean and an interval."""
     interval, seeds = part["interval"], part.get("returns") or part.get("seeds") or ()
+    # In a file null is an end that is not finite.
     has_interval = interval is not None and None not in interval and len(seeds) >= scores.MIN_SEEDS
     ends = (float(interval[0]), float(interval[1])) if has_interval else None
     return Score(read_number(part["iqm"]), ends, label, failed)

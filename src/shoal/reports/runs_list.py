@@ -75,6 +75,7 @@ def entries(
         entry
         for entry in found
         if set(tags) <= set(entry.tags)
+        # `fnmatch.fnmatch` would ignore the case on some systems.
         and fnmatch.fnmatchcase(entry.environment, environment or "*")
         and state in ("", entry.state)
     ]

@@ -12,15 +12,7 @@ from shoal.records.directory import CONFIG, SUMMARY
 from shoal.records.json_files import read_json, report_wrong_types
 from shoal.records.lock import is_held
 from shoal.records.search_files import CONFIRMATION, SWEEP
-from shoal.reports.run_record import (
-    Described,
-    RunRecord,
-    RunState,
-    Score,
-    read_if,
-    read_run,
-    score_of,
-)
+from shoal.reports.run_record import Described, RunRecord, RunState, Score, read_if, read_run, score_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`shoal.compare`: compare runs by the scores of their seeds, on the scales that their environments declare."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,7 @@ def compare(
       ShoalError: a run is missing, was never evaluated, or cannot be compared with the others, and why; or a file
         exists, or cannot be written.
     """
-    picture, exported = _new_file("plot", plot), _new_file("export", export)
-    if picture is not None and picture.suffix.lower() not in figures.FORMATS:
-        raise ShoalError(
-            f"plot={str(plot)!r} ends in none of {', '.join(figures.FORMATS)}; "
-            f"try {str(picture.with_suffix('.pdf'))!r}"
-        )
+    picture, exported = _new_file("plot", plot, figures.FORMATS), _new_file("export", export)
     comparison = read_comparison(
         runs,
         metric=metric,
@@ -78,11 +73,11 @@ def compare(
     return result
 
 
-def _new_file(name: str, path: str | Path) -> Path | None:
+def _new_file(name: str, path: str | Path, suffixes: Collection[str] = ()) -> Path | None:
     """Return the path of a file to be made; None for none.
 
     Raises:
-      ShoalError: it exists, or cannot be written.
+      ShoalError: it exists, cannot be written, or ends in none of some suffixes.
     """
     if path == "":
         return None
@@ -91,6 +86,9 @@ def _new_file(name: str, path: str | Path) -> Path | None:
         raise ShoalError(f"{name}={str(path)!r} exists already; give a name that is free")
     if obstacle := find_obstacle(path):
         raise ShoalError(f"{name}={str(path)!r} cannot be written: {obstacle}")
+    if suffixes and path.suffix.lower() not in suffixes:
+        hint = str(path.with_suffix(".pdf"))
+        raise ShoalError(f"{name}={str(path)!r} ends in none of {', '.join(suffixes)}; try {hint!r}")
     return path
 
 
