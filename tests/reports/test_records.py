@@ -243,7 +243,7 @@ def test_a_directory_that_there_is_not(write_run, tmp_path):
     write_run("first")
     with pytest.raises(ShoalError, match=r"there is no run directory .*/fist'; did you mean .*/first'\?"):
         records.read(tmp_path / "fist")
-    with pytest.raises(ShoalError, match="holds no run: it has neither"):
+    with pytest.raises(ShoalError, match=r"is not a run directory: it has no config\.json"):
         records.read(tmp_path)
     with pytest.raises(ShoalError, match="there is no directory"):
         records.find(tmp_path / "nowhere")

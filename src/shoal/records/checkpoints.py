@@ -98,11 +98,7 @@ class Checkpoints:
         Raises:
           ShoalError: there is no such checkpoint.
         """
-        try:
-            self._verify(steps)
-        except UnusableError as error:
-            return str(error)
-        return ""
+        return self.info(steps).problem
 
     def newest_sound(self, candidates: Iterable[int] | None = None) -> int | None:
         """Return the newest checkpoint that is sound, of some or of all; None where there is none."""

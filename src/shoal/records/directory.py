@@ -113,9 +113,11 @@ class RunDirectory:
         new_directory.remove_empty(self.created_directories)
 
     @classmethod
-    def open(cls, path: Path | str) -> "RunDirectory":
+    def open(cls, path: Path | str, beside: str = CONFIG) -> "RunDirectory":
         """Open the directory of an existing run.
 
+        Args:
+          beside: another file by which a directory of the same parent may be the one that was meant.
         Raises:
           ShoalError: there is no such directory, it holds no run, or it cannot be read.
         """
@@ -132,7 +134,7 @@ class RunDirectory:
                     f"{str(path)!r} is a file of a run; give the run's directory, {str(folder)!r}."
                 )
             siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-            runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
+            runs = [str(x) for x in siblings if (x / CONFIG).is_file() or (x / beside).is_file()]
         raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), runs) or '.'}")
 
     @property

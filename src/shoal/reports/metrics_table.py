@@ -1,14 +1,13 @@
 """The rows of `metrics.jsonl` of a run or of all runs of a sweep, as columns."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
 from shoal.reports.records import read
-from shoal.reports.run_record import FIRST, RunRecord
+from shoal.reports.run_record import FIRST
 from shoal.reports.sweep_record import SweepRecord
 
 WHOLE = ("step", "updates", "seed")  # columns of whole numbers, which every row has
@@ -35,9 +34,11 @@ def metrics(run: object, *, kind: str = "") -> dict[str, np.ndarray]:
       ShoalError: there is no such run, no row of that kind where there are others, or a file is damaged.
     """
     record = read(run)
-    is_sweep = isinstance(record, SweepRecord)
     runs = [*record.runs, *record.confirmation] if isinstance(record, SweepRecord) else [record]
-    rows = [row for one in runs for row in _rows(one, record.path if is_sweep else None, kind)]
+    rows = list[dict[str, object]]()
+    for one in runs:
+        place = {} if one is record else {"run": str(one.path.relative_to(record.path))}
+        rows += [place | row for row in one.rows(kind)]
     if kind and not rows:
         kinds = dict.fromkeys(row["kind"] for one in runs for row in one.rows())
         if kinds:
@@ -46,12 +47,6 @@ def metrics(run: object, *, kind: str = "") -> dict[str, np.ndarray]:
     names = dict.fromkeys(name for row in rows for name in row)
     ordered = [*(name for name in FIRST if name in names), *(name for name in names if name not in FIRST)]
     return {name: _column(name, [row.get(name) for row in rows]) for name in ordered}
-
-
-def _rows(run: RunRecord, sweep: Path | None, kind: str) -> list[dict[str, object]]:
-    """Read the rows of a run, with the path of the run within its sweep if it belongs to one."""
-    columns = {} if sweep is None else {"run": str(run.path.relative_to(sweep))}
-    return [columns | row for row in run.rows(kind)]
 
 
 def _column(name: str, values: Sequence[object]) -> np.ndarray:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.base.errors import ShoalError, nearest
-from shoal.base.files import report_os_errors, user_path
-from shoal.records.directory import CONFIG
+from shoal.base.errors import ShoalError
+from shoal.base.files import user_path
+from shoal.records.directory import CONFIG, RunDirectory
 from shoal.records.json_files import read_json, report_wrong_types
-from shoal.records.search_files import CONFIRMATION, SWEEP
+from shoal.records.search_files import CONFIRMATION, SWEEP, holds_sweep
 from shoal.reports.run_record import RunRecord, read_run
 from shoal.reports.sweep_record import SweepRecord, read_sweep
 
@@ -23,16 +23,7 @@ def read(run: object) -> RunRecord | SweepRecord:
       ShoalError: it holds no run, sweep or study, and the sentence has the nearest name; or a file is damaged.
     """
     path = user_path(getattr(run, "path", run), "run directory")
-    with report_os_errors(f"run directory {str(path)!r} cannot be read"):
-        if (path / SWEEP).is_file():
-            return read_sweep(path)
-        if (path / CONFIG).is_file():
-            return read_run(path)
-        if path.is_dir():
-            raise ShoalError(f"{str(path)!r} holds no run: it has neither {CONFIG} nor {SWEEP}.")
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        names = [str(sibling) for sibling in siblings if _holds_record(str(sibling))]
-    raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), names) or '.'}")
+    return read_sweep(path) if holds_sweep(path) else read_run(RunDirectory.open(path, beside=SWEEP).path)
 
 
 def find(directory: Path | str) -> list[Path]:
