@@ -22,10 +22,6 @@ NO_BOUNDS = "no bounds"
 Declared = Callable[[str], DeclaredScale | None]  # from the name of an environment
 
 
-def _nothing_declared(_: str) -> None:
-    pass
-
-
 def read_comparison(
     runs: object,
     *,
@@ -34,12 +30,13 @@ def read_comparison(
     consecutive: int = 2,
     bounds: Mapping[str, Sequence[float]] | None = None,
     anyway: bool = False,
-    declared: Declared = _nothing_declared,
+    declared: Declared | None = None,
 ) -> Comparison:
     """Read what is compared; the arguments are those of `shoal.compare`.
 
     Args:
-      declared: returns what an environment declares of its scores, by its name; None where that is nothing.
+      declared: returns what an environment declares of its scores, by its name, None where that is nothing; without it
+        bounds are those given alone.
     """
     consecutive = arguments.whole_number("consecutive", consecutive, 1)
     if target is not None:
@@ -57,8 +54,8 @@ def read_comparison(
     if differences and not anyway:
         raise ShoalError(f"{differences[0]}; --anyway (anyway=True) compares them all the same")
     ends = inputs.check_bounds(arguments.mapping("bounds", bounds), environments)
-    of_declared = declared if metric in (ABSOLUTE, FINAL, RETURN) else _nothing_declared
-    ends, changes = _bounds_of(ends, entries, environments, of_declared)
+    are_returns = metric in (ABSOLUTE, FINAL, RETURN)  # which declared bounds are of
+    ends, changes = _bounds_of(ends, entries, environments, declared if are_returns else None)
     rows = tuple(_row(name, group, ends) for name, group in groups.items())
     comparison = Comparison(rows, metric, environments, ends, target, consecutive)
     notes += [*differences, *changes]
@@ -142,7 +139,7 @@ def _bounds_of(
     given: Mapping[str, Bounds],
     entries: Sequence[ComparedRun],
     environments: Sequence[str],
-    declared: Declared,
+    declared: Declared | None,
 ) -> tuple[dict[str, Bounds], list[str]]:
     """Find the bounds of each environment: those given, else those declared, which are of the default parameters.
 
@@ -154,7 +151,8 @@ def _bounds_of(
     found, notes = dict(given), []
     for name in environments:
         what = "declares no score_bounds, by which scores of several environments are normalised"
-        if name not in found and (scale := declared(name)) is not None:
+        scale = declared(name) if declared and name not in found else None
+        if scale is not None:
             # With other physics random actions and the best policy have other scores.
             own = [entry for entry in entries if entry.environment == name]
             changes = [x for entry in own for x in inputs.changed_parameters(entry, scale.defaults)]
