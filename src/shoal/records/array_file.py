@@ -79,6 +79,7 @@ def write(
     header = _header(arrays, ordered, text)
     data = [arrays[name].reshape(-1).view(np.uint8).data for name in ordered]
     length = len(header) + sum(part.nbytes for part in data)
+    # The checksum stands in the header, which is written first, so that all bytes are read twice.
     digest = hashlib.sha256(header)
     for part in data:
         digest.update(part)

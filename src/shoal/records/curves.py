@@ -108,6 +108,7 @@ def survival_quantile(times: np.ndarray, is_event: np.ndarray, share: float = 0.
     times, is_event = (np.take_along_axis(x, order, axis=-1) for x in (times, is_event))
     at_risk = times.shape[-1] - np.arange(times.shape[-1])
     survival = np.cumprod(1 - is_event / at_risk, axis=-1)
+    # The product of shares is rounded.
     has_share = survival <= 1 - share + 1e-9
     first = np.take_along_axis(times, has_share.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     return np.where(has_share.any(axis=-1), first, np.inf)

@@ -197,6 +197,7 @@ class RunDirectory:
         path, entry = self.path / METRICS, f'"kind": "{kind}"'.encode() if kind else b""
         with report_os_errors(f"{path} cannot be read"):
             lines = path.read_bytes().split(b"\n")[:-1]
+        # Rows of other kinds are not parsed.
         return [
             parse_json(line, f"line {number} of {path}")
             for number, line in enumerate(lines, start=1)

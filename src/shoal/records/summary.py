@@ -146,6 +146,7 @@ def variant_scores(
     finals, absolutes, rows = ranked(final), ranked(absolute), []
     for label in absolutes or finals or places:
         failures = [members[k].seed for k in places[label] if k in failed]
+        # Their scores have the worst of all settings where a seed failed, as in the ranking.
         found = {"absolute": absolutes.get(label), "final": finals.get(label)}
         rows.append(
             {

@@ -83,6 +83,7 @@ def plot_comparison(
     grid = halves[1].subgridspec(lines, columns)
     for place, draw in enumerate(panels):
         draw(figure.add_subplot(grid[place // columns, place % columns]), styles=styles)
+    # Of the profiles, which have a line for each row; the axes of the scores follow.
     handles = figure.axes[-1].get_lines()
     _draw_scores(halves[0], [described[k] for k in order], comparison, styles)
     failures = [f" ({row.failures} failed)" * bool(row.failures) for row in comparison.rows]
@@ -148,6 +149,7 @@ def _draw_scores(
                 at_left = {"transform": axes.get_yaxis_transform(), "va": "center"}
                 axes.text(0.02, height, f"{value}", color=style.colour, **at_left)
             finite = [x for x in row.get(name, {}).get("interval") or () if np.isfinite(x)]
+            # The ends of intervals count for the axis, but for infinite ones.
             axes.update_datalim([(x, height) for x in finite])
         axes.autoscale_view()
         limits = axes.get_xlim()

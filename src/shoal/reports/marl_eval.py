@@ -71,6 +71,7 @@ def _spread(grid: np.ndarray, count: int) -> np.ndarray:
 
 def _algorithm(entry: ComparedRun, grid: np.ndarray, metric: str) -> dict[str, object]:
     """Return the seeds of one run, which all algorithms must name alike: they are counted from 0."""
+    # A point of the grid may lie behind a run's end, and stands for its last step: see `curves.on_grid`.
     places = np.searchsorted(entry.steps, grid, side="right") - 1  # the last evaluation at or before a point
     table = entry.curves[places]
     return {

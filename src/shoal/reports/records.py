@@ -58,6 +58,7 @@ def _paths(directory: str) -> Iterator[str]:
     for entry in entries:
         if entry.name.startswith(".") or entry.name in inside or not entry.is_dir():
             continue
+        # A link may lead to a folder above it, without end.
         if not entry.is_symlink():
             yield from _paths(entry.path)
         elif _holds_record(entry.path):

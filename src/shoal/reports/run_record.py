@@ -313,6 +313,7 @@ def read_run(path: Path) -> RunRecord:
             found and restore_scores(found) for found in map(read_if, (path / SUMMARY, path / PROGRESS))
         )
         record = RunRecord(path, config, summary, progress, members)
+        # What the files lack is said here, and not wherever it is asked for first.
         _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
         return record
 

@@ -113,6 +113,7 @@ def read_sweep(path: Path) -> SweepRecord:
     content = read_json(path / SWEEP)
     record = SweepRecord(path, content, read_if(path / SUMMARY))
     with report_wrong_types(str(path / SWEEP)):
+        # As in `read_run`.
         _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
         _ = [(run["path"], run["labels"]) for run in content["runs"]]
     return record
