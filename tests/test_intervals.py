@@ -15,7 +15,7 @@ from shoal.monitor import run_report as reports
 from shoal.records import summary as summaries
 from shoal.records.members import Variant, members_of
 from shoal.reports import figures, learning_curves, plots
-from shoal.reports.compare import compare
+from shoal.runs.comparing import compare
 from shoal.runs.policies import cross_play
 from shoal.search import search_report, sweep_plots
 from shoal.search.ranking import MemberResult, rank, summarise

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from shoal.envs.registry import environments, make, register
     from shoal.monitor.loggers.logger import Logger
     from shoal.monitor.loggers.wandb_listener import WandbListener
-    from shoal.reports.compare import compare
     from shoal.reports.metrics_table import metrics
     from shoal.reports.page import report
+    from shoal.runs.comparing import compare
     from shoal.runs.policies.collect import RolloutResult
     from shoal.runs.policies.cross_play import cross_play
     from shoal.runs.policies.evaluate import evaluate, render
@@ -86,7 +86,7 @@ _MODULE_OF = {
     "TrainedRun": "runs.train.results",
     "WandbListener": "monitor.loggers.wandb_listener",
     "check": "envs.checking.check",
-    "compare": "reports.compare",
+    "compare": "runs.comparing",
     "cross_play": "runs.policies.cross_play",
     "environment": "envs.base",
     "environments": "envs.registry",

@@ -167,14 +167,8 @@ def change(**changes):
     return damage
 
 
-def with_leaf(**changes):
-    return change(leaves=lambda leaves: leaves | {"learner/w": leaves["learner/w"] | changes})
-
-
 ALTERED = "it was altered"
 FIRST_EIGHT = r"it is truncated to [\d,]+ bytes, or its first eight were altered"
-ENTRIES = "its record does not have the entries of one of Shoal's"
-NO_RECORD = "its record cannot be read"
 DAMAGE = {
     "emptied": (truncate(0.0), "it is empty"),
     "truncated to its length": (truncate(8), FIRST_EIGHT),
@@ -205,19 +199,7 @@ UNUSABLE = {
         change(schema=2),
         "its schema is 2, of a newer version of Shoal, and this one reads schema 1",
     ),
-    "no schema": (change(schema=None), ENTRIES),
-    "no leaves": (change(leaves=[]), ENTRIES),
-    "objects": (with_leaf(dtype="object"), ENTRIES),
-    "shape of text": (with_leaf(shape="ab"), ENTRIES),
-    "negative shape": (with_leaf(shape=[-1, 40]), ENTRIES),
-    "key of nothing": (with_leaf(key=3), ENTRIES),
-    "record of text": (lambda here, there: forge(here, lambda record: '"x'), NO_RECORD),
-    "record nested deeply": (
-        lambda here, there: forge(here, lambda record: '"x":' + "[" * 100_000),
-        NO_RECORD,
-    ),
-    "steps of text": (change(steps="4096"), "it holds no checkpoint"),
-    "a list in the place of what the host knows": (change(record=[]), "it holds no checkpoint"),
+    "a policy": (lambda here, there: write(here, LEAVES, metadata={}), "it holds no checkpoint"),
 }
 if not hasattr(os, "mkfifo"):
     del UNUSABLE["a pipe"]
@@ -290,25 +272,13 @@ def huge(header):
     header["learner/w"] |= {"shape": [2**40, 2**40]}
 
 
-def of_another_dtype(header):
-    header["learner/w"]["dtype"] = "I32"
-
-
 @pytest.mark.parametrize(
     "damage",
     [
-        with_leaf(shape=[40, 30]),
-        with_leaf(shape=[30, 39]),
-        with_leaf(key="none"),
-        with_leaf(dtype="int32"),
-        with_leaf(dtype="float8_e5m2"),
-        change(leaves=lambda leaves: leaves | {"learner/v": leaves["learner/w"]}),
-        change(leaves=lambda leaves: {"count": leaves["count"]}),
         *(lambda here, there, edit=edit: forge(here, change_header=edit)
-          for edit in (overlapping, beyond, huge, of_another_dtype)),
+          for edit in (overlapping, beyond, huge)),
     ],
-    ids=["transposed", "narrower", "keys", "dtype", "wider", "additional", "missing", "overlapping", "beyond", "huge",
-         "other dtype"],
+    ids=["overlapping", "beyond", "huge"],
 )  # fmt: skip
 def test_a_record_that_is_not_of_its_arrays_is_one_sentence(run, damage):
     """Its checksum is right, so that only reading the arrays shows it."""

@@ -243,10 +243,6 @@ def flip(best):
     best.write_bytes(data)
 
 
-def ask_for_objects(best):
-    forge(best, lambda record: record["leaves"]["w"].update(dtype="object"))
-
-
 def drop_metadata(best):
     forge(best, lambda record: record.pop("metadata") and record)
 
@@ -256,7 +252,6 @@ def drop_metadata(best):
     [
         (truncate, "is damaged: it is truncated to"),
         (flip, "is damaged: it was altered"),
-        (ask_for_objects, "cannot be used: its record does not have"),
         (drop_metadata, "is damaged: it lacks 'metadata'"),
         (lambda best: [best.unlink(), best.mkdir()], "cannot be used: it is a folder"),
     ],

@@ -14,7 +14,8 @@ from shoal.base.errors import ShoalError
 from shoal.cli import compare as command
 from shoal.records import comparisons, scores
 from shoal.reports import compare_inputs, figures
-from shoal.reports.compare import compare, read_comparison
+from shoal.reports.compare import read_comparison
+from shoal.runs.comparing import compare, declared_scale
 
 GOOD, BETTER = (1.0, 2.0, 3.0, 4.0, 5.0), (3.0, 4.0, 5.0, 6.0, 9.0)
 EMPTY = {"environment": {"name": "MiniGrid-Empty-5x5", "parameters": {}}}
@@ -30,7 +31,7 @@ def notes_of(result):
 
 
 def test_reading_imports_no_jax():
-    code = "import sys, shoal.reports.compare; assert 'jax' not in sys.modules"
+    code = "import sys, shoal.runs.comparing; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -182,7 +183,7 @@ def test_too_few_runs(write_run):
         with pytest.raises(ShoalError, match="two runs or more"):
             compare(runs)
     c, d = write_run("c", GOOD), write_run("d", GOOD)
-    with pytest.raises(ShoalError, match="there is one group, 'a', and a comparison takes two"):
+    with pytest.raises(ShoalError, match="a has two runs in CartPole-v1, "):
         compare({"a": [c, d]})
     with pytest.raises(ShoalError, match="the group 'x' has no run"):
         compare({"x": [], "a": c, "b": d})
@@ -264,6 +265,8 @@ def test_groups_that_do_not_fit_are_refused(four, write_run):
         compare(four, bounds={"CartPole-v1": (0, 1)})
     with pytest.raises(ShoalError, match="different environments and of one algorithm"):
         compare(four[:2], bounds=BOUNDS)
+    with pytest.raises(ShoalError, match="different environments and in one group"):
+        compare({"a": four[:2]}, bounds=BOUNDS)
     with pytest.raises(ShoalError, match="dqn has no run in MiniGrid-Empty-5x5"):
         compare(four[:3], bounds=BOUNDS)
     with pytest.raises(ShoalError, match="ppo has two runs in CartPole-v1"):
@@ -658,10 +661,6 @@ def test_files_are_written_once(write_run, tmp_path):
     for name in ("plot", "export"):
         with pytest.raises(ShoalError, match=f"{name}=.* exists already"):
             compare(runs, **{name: tmp_path / "x.png"})
-    with pytest.raises(
-        ShoalError, match=r"export='.*y.png' is the file of plot too; give a name that is free"
-    ):
-        compare(runs, plot=tmp_path / "y.png", export=tmp_path / "." / "y.png")
     with pytest.raises(ShoalError, match=r"ends in none of \.png, \.pdf, \.svg; try '.*y\.pdf'"):
         compare(runs, plot=tmp_path / "y.jpg")
     with pytest.raises(ShoalError, match="there is no directory"):
@@ -733,6 +732,6 @@ def test_many_seeds(write_run):
 def test_what_train_returns_can_be_compared(real_run):
     result = compare([real_run, real_run])
     assert result["rows"][1]["improvement"]["value"] == 0.5
-    comparison = read_comparison([real_run, real_run])
-    assert comparison.rows[0].entries[0].evaluation["env.gravity"] == pytest.approx(9.8)
-    assert compare_inputs.changed_parameters(comparison.rows[0].entries[0]) == []
+    entry = read_comparison([real_run, real_run]).rows[0].entries[0]
+    assert entry.evaluation["env.gravity"] == pytest.approx(9.8)
+    assert compare_inputs.changed_parameters(entry, declared_scale("CartPole-v1").defaults) == []

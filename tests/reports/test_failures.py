@@ -17,7 +17,7 @@ from shoal.records.directory import RunDirectory
 from shoal.records.members import Variant, members_of
 from shoal.records.summary import score_statistics, variant_scores
 from shoal.reports import figures, learning_curves, page, plots, record_curves, records, runs_list
-from shoal.reports.compare import compare
+from shoal.runs.comparing import compare
 from shoal.runs.train.results import TrainedRun
 
 RETURNS = (4.0, 8.0, 8.0, 6.0, 6.0, 7.0, 9.0, 5.0)  # two and two tie
@@ -57,7 +57,7 @@ class Places:
         return (worst if part["iqm"] is None else part["iqm"]), ends
 
     def shoal_runs(self):
-        entry = runs_list.entry_of(self.record)
+        entry = runs_list.entry_of(self.path)
         text = runs_list._cells(entry)["score"].partition(" (")[0]
         assert f"({entry.failed} failed)" in runs_list.table([entry]) or not entry.failed
         return self.numbers(text)
@@ -207,7 +207,7 @@ def test_beside_other_settings_a_failed_seed_counts_as_the_worst_of_all(write_ru
             lines.append(json.dumps(row | {"seed": member.seed, "label": member.label}) + "\n")
     (path / "metrics.jsonl").write_text("".join(lines))
     record = records.read(path)
-    assert record.score == (7.0, None, "a", 0) and runs_list.entry_of(record).score == 7.0
+    assert record.score == (7.0, None, "a", 0) and runs_list.entry_of(record.path).score == 7.0
     assert json.loads((path / "summary.json").read_text())["absolute"]["returns"].count(None) == 3
     for finished in (True, False):
         if not finished:

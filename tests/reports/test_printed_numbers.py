@@ -7,8 +7,9 @@ import pytest
 from shoal.cli import compare as compare_command
 from shoal.cli import eval as eval_command
 from shoal.monitor.run_report import result_text
-from shoal.reports import compare, runs_list
+from shoal.reports import runs_list
 from shoal.reports.page import report
+from shoal.runs.comparing import compare
 from shoal.search import search_report
 
 RETURNS = ("return_mean", "return_std", "return_min", "return_max")
@@ -24,7 +25,7 @@ def test_scores_of_any_magnitude_can_be_read(write_run, tmp_path, scale):
     paths = [write_run(name, values, summary=summary) for name in "ab"]
     metrics = {seed: dict.fromkeys(RETURNS, x) | OTHERS for seed, x in enumerate(values)}
     texts = {
-        "compare": compare_command.table(compare.compare(paths)),
+        "compare": compare_command.table(compare(paths)),
         "runs": runs_list.table(runs_list.entries(tmp_path)),
         "train": result_text(
             {**runs_list.records.read(paths[0]).summary, "evaluation": {"episodes": 1}}, "x"

@@ -6,7 +6,6 @@ import pytest
 
 from shoal.base.errors import ShoalError
 from shoal.cli import runs
-from shoal.reports.records import find
 from shoal.reports.runs_list import entries, entry_of, in_order, table, to_json
 
 
@@ -75,8 +74,7 @@ def test_json_has_null_for_no_score(listed):
 
 def test_a_summary_of_another_type_is_damage(write_run):
     path = write_run("odd", summary={"absolute": 3})
-    (record,) = find(path)
-    assert entry_of(record).state == "damaged" and "damaged" in entry_of(record).problem
+    assert entry_of(path).state == "damaged" and "damaged" in entry_of(path).problem
 
 
 def strict(text):

@@ -24,7 +24,7 @@ from shoal.records.directory import RunDirectory
 from shoal.records.history import History
 from shoal.records.members import members_of
 from shoal.records.pbt_lineage import Ancestor, Exchange, ancestors, exchanges_of, schedule_of
-from shoal.records.pbt_settings import Evolution, Step
+from shoal.records.pbt_settings import Evolution, ScheduleStep
 from shoal.reports import figures, pbt_lineage_plot
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import resolve
@@ -149,7 +149,7 @@ def test_a_line_of_descent_is_followed_to_the_start():
         (4, 0, 0.4),
     ]
     assert [x.member for x in ancestors(found, 0, 4)] == [0, 0]  # evaluated before the exchange there
-    assert schedule_of(ancestors(found, 0, 4)) == (Step(0, {"rate": 0.1}),)
+    assert schedule_of(ancestors(found, 0, 4)) == (ScheduleStep(0, {"rate": 0.1}),)
     listed = [
         {"kind": "exchange", "updates": 0, "seed": 7 + k, "parent": 7 + p, "settings": {"rate": float(k)}}
         for k, p in enumerate((0, 0))
@@ -305,7 +305,7 @@ def test_the_schedule_is_replayed_by_new_seeds(trained, tmp_path):
 def test_a_schedule_gives_every_leaf_a_buffer_of_its_own():
     """Training donates them all."""
     population, programs = populate(Halves(), BanditConfig(), seeds=(3, 4))
-    schedule = [Step(0, {"rate": 0.5}), Step(4, {"rate": 0.25})]
+    schedule = [ScheduleStep(0, {"rate": 0.5}), ScheduleStep(4, {"rate": 0.25})]
     reporter = SimpleNamespace(members=members_of((3, 4)), on_exchange=lambda updates, rows: None)
     change = functools.partial(
         pbt_run.follow_schedule, schedule, {"rate": ("step_size", "baseline_rate")}, reporter

@@ -12,8 +12,9 @@ from shoal.base.terminal import harmless
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
 from shoal.records.json_files import json_text
-from shoal.reports.compare import NO_BOUNDS, compare
+from shoal.reports.compare import NO_BOUNDS
 from shoal.reports.compare_inputs import split_label
+from shoal.runs.comparing import compare
 
 CELL, NARROW = 38, 18  # characters of a column with intervals, and of one without
 COMMAND = "shoal compare RUN RUN..."
@@ -60,17 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     """Compare, and print a table."""
     arguments = flags.join_repeated(arguments, ("--bounds", "--labels"))
     settings, words = flags.parse(COMMAND, DESCRIPTION, CompareFlags(), arguments)
-    result = compare(
-        runs_of(words),
-        metric=settings.metric,
-        target=settings.target,
-        consecutive=settings.consecutive,
-        bounds=dict(_bound(word) for word in settings.bounds),
-        anyway=settings.anyway,
-        plot=settings.plot,
-        labels=dict(map(_label, settings.labels)),
-        export=settings.export,
-    )
+    options = {name: x for name, x in vars(settings).items() if name != "json"}
+    options |= {"bounds": dict(map(_bound, settings.bounds)), "labels": dict(map(_label, settings.labels))}
+    result = compare(runs_of(words), **options)
     print(json_text(result, str).rstrip() if settings.json else table(result))
     return 0
 
@@ -114,6 +107,7 @@ def _label(word: str) -> tuple[str, str]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Format a comparison: a heading, a line for each row and quantity, and notes."""
+    # Names are the user's, and a terminal would obey control characters in them.
     result = {**result, "rows": [{**row, "name": harmless(row["name"])} for row in result["rows"]]}
     lines = [_heading(result), "", *_aggregate_lines(result), "", *_difference_lines(result)]
     for name in result["environments"] if result["target"] is not None else ():

@@ -12,23 +12,21 @@ from shoal.records import curves, scores
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.history import OPTIMISER_STEPS, History, Numbers, Seconds
 from shoal.records.json_files import read_number
-from shoal.records.metrics_file import Mark
+from shoal.records.metrics_file import Mark, by_updates
 from shoal.records.pbt_lineage import exchanges_of
 
-TIMES = (
-    "time",
-    "train_seconds",
-    "evaluation_steps_per_second",
-)  # of rows of evaluations, which are no metrics
+# Of rows of evaluations, which are no metrics.
+TIMES = ("time", "train_seconds", "evaluation_steps_per_second")
 
 Choice = Callable[[Mapping[int, Mapping[str, Any]]], int]
 
 
 def to_record(
-    history: History, mark: Mark, identity: Mapping[str, Any], machine: Mapping[str, Any]
-) -> dict[str, Any]:
+    history: History, mark: Mark, identity: Mapping[str, object], machine: Mapping[str, object]
+) -> dict[str, object]:
     """Return the record of a run; `identity` are the settings that a resumed run cannot change."""
     updates, evaluation = history.updates, None
+    # Only a checkpoint at an evaluation has a score of its own policies.
     if history.evaluated == updates:
         evaluation = {name: x.tolist() for name, x in history.evaluations[-1][1].items()}
     return {
@@ -82,10 +80,6 @@ def to_history(
 
 def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers]]:
     """Return (updates, metrics) of each evaluation in the rows of `metrics.jsonl`; metrics have a number per member."""
-    grouped: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "evaluation":
-            grouped.setdefault(row["updates"], []).append(row)
     names = {"kind", "step", "updates", "seed", "label", *TIMES}
     return [
         (
@@ -96,7 +90,7 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers
                 if name not in names
             },
         )
-        for updates, group in sorted(grouped.items())
+        for updates, group in by_updates(rows, "evaluation")
     ]
 
 

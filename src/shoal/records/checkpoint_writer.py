@@ -4,11 +4,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shoal.base import cpu
 from shoal.base.errors import ShoalError
-from shoal.records.arrays import copy_of_keys, is_key
+from shoal.records.arrays import Leaf, copy_of_keys, is_key
 from shoal.records.checkpoints import Checkpoints
 
 WRITER_PRIORITY = 5  # as `nice` counts
@@ -22,8 +22,8 @@ class Job(NamedTuple):
     """A checkpoint to be written; the fields are the arguments of `Writer.submit`."""
 
     steps: int
-    leaves: Mapping[str, Any]
-    record: Mapping[str, Any]
+    leaves: Mapping[str, Leaf]
+    record: Mapping[str, object]
     before: Callable[[], None]
     after: Callable[[], None]
 
@@ -36,12 +36,10 @@ class Writer:
 
     Attributes:
       last_seconds: the duration of the last write, whether it succeeded or not; 0 before the first.
-      last_steps: the last checkpoint that was written; None before the first.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         self.last_seconds = 0.0
-        self.last_steps: int | None = None
         self._checkpoints = checkpoints
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._failures: queue.SimpleQueue[ShoalError] = queue.SimpleQueue()
@@ -59,8 +57,8 @@ class Writer:
     def submit(
         self,
         steps: int,
-        leaves: Mapping[str, Any],
-        record: Mapping[str, Any],
+        leaves: Mapping[str, Leaf],
+        record: Mapping[str, object],
         before: Callable[[], None] = _nothing,
         after: Callable[[], None] = _nothing,
     ) -> bool:
@@ -78,6 +76,7 @@ class Writer:
         if self.busy or self._closed:
             return False
         owned = {name: copy_of_keys(leaf) if is_key(leaf) else leaf for name, leaf in leaves.items()}
+        # Before the thread can see the job, at whose end it sets this again.
         self._idle.clear()
         self._jobs.put(Job(steps, owned, record, before, after))
         return True
@@ -122,7 +121,6 @@ class Writer:
     def _write(self, job: Job) -> None:
         job.before()
         self._checkpoints.save(job.steps, job.leaves, job.record)
-        self.last_steps = job.steps
         job.after()
 
 

@@ -20,7 +20,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors, sync_directory, temporary_name
 from shoal.records import array_file
 from shoal.records.array_file import SUFFIX, DamageError, NewerSchemaError, UnusableError
-from shoal.records.arrays import check_storable, to_numpy
+from shoal.records.arrays import Leaf, check_storable, to_numpy
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = re.compile(rf"(0|[1-9][0-9]*){re.escape(SUFFIX)}")
@@ -98,11 +98,7 @@ class Checkpoints:
         Raises:
           ShoalError: there is no such checkpoint.
         """
-        try:
-            self._verify(steps)
-        except UnusableError as error:
-            return str(error)
-        return ""
+        return self.info(steps).problem
 
     def newest_sound(self, candidates: Iterable[int] | None = None) -> int | None:
         """Return the newest checkpoint that is sound, of some or of all; None where there is none."""
@@ -129,7 +125,7 @@ class Checkpoints:
         return Info(steps, path, length, seconds, record, str(error or ""), *kinds)
 
     def load(
-        self, steps: int, expected: Mapping[str, Any] | None = None, without: tuple[str, ...] = ()
+        self, steps: int, expected: Mapping[str, Leaf] | None = None, without: tuple[str, ...] = ()
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Load the leaves of a checkpoint (sorted by name), and its record.
 
@@ -158,7 +154,7 @@ class Checkpoints:
 
     # ---- writing
 
-    def save(self, steps: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> int:
+    def save(self, steps: int, arrays: Mapping[str, Leaf], record: Mapping[str, object]) -> int:
         """Save a checkpoint; one of the same steps exists until the new one is complete.
 
         Args:
@@ -177,6 +173,7 @@ class Checkpoints:
                 if not self.path.is_dir():
                     self.path.mkdir()
                     sync_directory(self.run_path)
+            # What is damaged is kept for whoever looks for the cause.
             if os.path.lexists(path) and (problem := self.problem(steps)):
                 self.set_aside(steps, problem)
             return array_file.write(path, leaves, {"steps": steps, "record": record})
@@ -268,7 +265,7 @@ class Checkpoints:
           UnusableError: it is not sound, or not that of these steps.
         """
         saved = array_file.verify(self._existing(steps))
-        if not (type(saved.get("steps")) is int and isinstance(saved.get("record"), dict)):
+        if "steps" not in saved:  # a policy
             raise UnusableError("it holds no checkpoint")
         if saved["steps"] != steps:
             raise UnusableError(f"it is the checkpoint at {saved['steps']}")

@@ -23,6 +23,14 @@ def with_failures(values: np.ndarray, failed: Iterable[int]) -> np.ndarray:
     return found
 
 
+def last_points(
+    steps: np.ndarray, values: np.ndarray, columns: Iterable[int]
+) -> list[tuple[np.floating, np.floating]]:
+    """Return the step and the value of the last finite number of some columns of values, [P, members]."""
+    ends = [(k, np.flatnonzero(np.isfinite(values[:, k]))[-1:]) for k in columns]
+    return [(steps[row], values[row, k]) for k, rows in ends for row in rows]
+
+
 def common_grid(steps: Sequence[np.ndarray]) -> np.ndarray:
     """Make the grid on which curves are compared: the steps at which every run has been evaluated once more.
 
@@ -95,21 +103,21 @@ def survival_quantile(times: np.ndarray, is_event: np.ndarray, share: float = 0.
     Source: Kaplan and Meier 1958, "Nonparametric estimation from incomplete observations".
     """
     times, is_event = np.asarray(times, np.float64), np.asarray(is_event, bool)
-    order = np.lexsort(
-        (~is_event, times), axis=-1
-    )  # an event precedes the end of an observation at the same time
+    # An event precedes the end of an observation at the same time.
+    order = np.lexsort((~is_event, times), axis=-1)
     times, is_event = (np.take_along_axis(x, order, axis=-1) for x in (times, is_event))
     at_risk = times.shape[-1] - np.arange(times.shape[-1])
     survival = np.cumprod(1 - is_event / at_risk, axis=-1)
+    # The product of shares is rounded.
     has_share = survival <= 1 - share + 1e-9
     first = np.take_along_axis(times, has_share.argmax(axis=-1)[..., None], axis=-1)[..., 0]
     return np.where(has_share.any(axis=-1), first, np.inf)
 
 
 def survival_interval(
-    before: np.ndarray, times: np.ndarray, is_event: np.ndarray, share: float = 0.5, confidence: float = 0.95
+    before: np.ndarray, times: np.ndarray, is_event: np.ndarray, share: float = 0.5
 ) -> tuple[float, float]:
-    """Bootstrap interval of `survival_quantile` over members; the ends are times, or infinity.
+    """95% bootstrap interval of `survival_quantile` over members; the ends are times, or infinity.
 
     An event lies between two evaluations, so that the lower end is of the earlier ones, and the upper end of the later.
 
@@ -125,6 +133,6 @@ def survival_interval(
         return np.stack(ends, axis=-1)
 
     earlier, later = bootstrap(resampled(np.arange(len(times))), len(times), quantiles).T
-    tail = (1 - confidence) / 2
+    tail = (1 - 0.95) / 2
     low = np.quantile(earlier, tail, method="inverted_cdf")
     return float(low), float(np.quantile(later, 1 - tail, method="inverted_cdf"))

@@ -27,7 +27,7 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import report_os_errors, user_path
 from shoal.records import array_file, new_directory
 from shoal.records.array_file import SUFFIX, DamageError, UnusableError
-from shoal.records.arrays import is_key, to_numpy
+from shoal.records.arrays import Leaf, is_key, to_numpy
 from shoal.records.checkpoints import CHECKPOINTS
 from shoal.records.json_files import (
     json_text,
@@ -74,7 +74,7 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, Any]
+        cls, path: Path | str | None, environment: str, algorithm: str, config: Mapping[str, object]
     ) -> "RunDirectory":
         """Make the directory of a new run with its `config.json`; if that fails, nothing is left behind.
 
@@ -113,9 +113,11 @@ class RunDirectory:
         new_directory.remove_empty(self.created_directories)
 
     @classmethod
-    def open(cls, path: Path | str) -> "RunDirectory":
+    def open(cls, path: Path | str, beside: str = CONFIG) -> "RunDirectory":
         """Open the directory of an existing run.
 
+        Args:
+          beside: another file by which a directory of the same parent may be the one that was meant.
         Raises:
           ShoalError: there is no such directory, it holds no run, or it cannot be read.
         """
@@ -132,7 +134,7 @@ class RunDirectory:
                     f"{str(path)!r} is a file of a run; give the run's directory, {str(folder)!r}."
                 )
             siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-            runs = [str(sibling) for sibling in siblings if (sibling / CONFIG).is_file()]
+            runs = [str(x) for x in siblings if (x / CONFIG).is_file() or (x / beside).is_file()]
         raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), runs) or '.'}")
 
     @property
@@ -148,18 +150,21 @@ class RunDirectory:
         """
         return read_json(self.path / CONFIG)
 
-    def save_progress(self, progress: Mapping[str, Any]) -> None:
+    def save_progress(self, progress: Mapping[str, object]) -> None:
         """Write `progress.json`; a number that is not finite becomes null."""
         write_json(self.path / PROGRESS, progress)
 
-    def save_summary(self, summary: Mapping[str, Any]) -> None:
+    def save_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, in place of `progress.json`; a number that is not finite becomes null."""
+        # First: a summary beside it is that of before, of a run that is made longer. A kill between the two leaves
+        # neither, as of a run that was interrupted.
         with report_os_errors(f"{self.path / PROGRESS} cannot be removed"):
             (self.path / PROGRESS).unlink(missing_ok=True)
         write_json(self.path / SUMMARY, summary)
 
     def save_logger(self, name: str, state: str) -> None:
         """Write into the summary of a finished run what a logger has of it: `COMPLETE`, which stays, or a sentence."""
+        # Each logger is a process of its own, and two may end at once.
         with FileLock(self.path / LOGGERS / ".summary.lock", preserve_lock_file=True):
             if not (self.path / SUMMARY).is_file():
                 return
@@ -192,6 +197,7 @@ class RunDirectory:
         path, entry = self.path / METRICS, f'"kind": "{kind}"'.encode() if kind else b""
         with report_os_errors(f"{path} cannot be read"):
             lines = path.read_bytes().split(b"\n")[:-1]
+        # Rows of other kinds are not parsed.
         return [
             parse_json(line, f"line {number} of {path}")
             for number, line in enumerate(lines, start=1)
@@ -202,7 +208,7 @@ class RunDirectory:
         """Return the path of a policy, "best" or "last"."""
         return self.path / f"{name}{SUFFIX}"
 
-    def save_policy(self, name: str, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    def save_policy(self, name: str, arrays: Mapping[str, object], metadata: Mapping[str, object]) -> None:
         """Save the leaves of a policy by name; the previous policy exists until the new one is complete.
 
         Args:
@@ -226,13 +232,12 @@ class RunDirectory:
         if not path.exists():
             raise ShoalError(f"{str(self.path)!r} holds no policy {name!r}.")
         try:
-            saved = array_file.verify(path)
-            leaves = array_file.read(path, saved["leaves"])
+            with report_wrong_types(str(path)):
+                saved = array_file.verify(path)
+                return array_file.read(path, saved["leaves"]), saved["metadata"]
         except UnusableError as error:
             what = "is damaged" if isinstance(error, DamageError) else "cannot be used"
             raise ShoalError(f"{path} {what}: {error}.") from error
-        with report_wrong_types(str(path)):
-            return leaves, saved["metadata"]
 
 
 def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +261,7 @@ def restore_scores(summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def parameters_sha256(leaves: Mapping[str, Any]) -> str:
+def parameters_sha256(leaves: Mapping[str, Leaf]) -> str:
     """Return a checksum of named arrays and keys: equal exactly if names, dtypes, shapes and every bit are."""
     digest = hashlib.sha256()
     for name, leaf in sorted(leaves.items()):

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,7 +29,9 @@ def to_null(_: float) -> None:
     """Replace a measurement that is not finite by null."""
 
 
-def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float], Any] = to_null) -> None:
+def write_json(
+    path: Path, value: Mapping[str, object], not_finite: Callable[[float], object] = to_null
+) -> None:
     """Write a JSON file atomically; `to_jsonable` converts arrays and infinities.
 
     Raises:
@@ -38,12 +40,14 @@ def write_json(path: Path, value: Mapping[str, Any], not_finite: Callable[[float
     write_text(path, json_text(value, not_finite))
 
 
-def json_text(value: Mapping[str, Any] | Sequence[Any], not_finite: Callable[[float], Any] = to_null) -> str:
+def json_text(
+    value: Mapping[str, object] | Sequence[object], not_finite: Callable[[float], object] = to_null
+) -> str:
     """Return a value as strict JSON, as it stands in a file; see `to_jsonable`."""
     return json.dumps(to_jsonable(value, not_finite=not_finite), indent=2, allow_nan=False) + "\n"
 
 
-def read_number(value: Any) -> float:
+def read_number(value: float | str | None) -> float:
     """Read a number that `to_jsonable` wrote; null was one that is not finite."""
     return math.nan if value is None else float(value)
 
@@ -71,11 +75,12 @@ def parse_json(data: bytes, what: str) -> Any:
     """
 
     class Entries(dict[str, Any]):
-        def __missing__(self, key: str) -> Any:
+        def __missing__(self, key: str) -> NoReturn:
             beside = f" beside {', '.join(map(repr, list(self)[:3]))}" if self else ""
             raise ShoalError(f"{what} is damaged: it lacks {key!r}{beside}.")
 
-        def __reduce__(self) -> Any:
+        # A class within a function cannot be pickled.
+        def __reduce__(self) -> tuple[type, tuple[object]]:
             return dict, (dict(self),)
 
     try:
@@ -99,7 +104,7 @@ def report_wrong_types(what: str) -> Iterator[None]:
         raise ShoalError(f"{what} is damaged: an entry is missing or of another type ({error}).") from error
 
 
-def to_jsonable(value: Any, *, not_finite: Callable[[float], Any]) -> Any:
+def to_jsonable(value: object, *, not_finite: Callable[[float], object]) -> object:
     """Convert a value to JSON's own types: arrays become (lists of) numbers, tuples lists, paths strings.
 
     Strict JSON has no NaN and no infinities: they become `not_finite(x)`. With `str` they are preserved,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError, nearest
 
-NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+NO_SETTINGS: Mapping[str, float] = MappingProxyType({})
 ENVIRONMENT = "env."  # the prefix of settings that are parameters of the environment
 
 
@@ -51,7 +51,7 @@ class Member(NamedTuple):
         return self.name if self.label else self.seed
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, int | str]:
         """The entries by which a row of `metrics.jsonl` names the member."""
         return {"seed": self.seed} | ({"label": self.label} if self.label else {})
 
@@ -75,7 +75,15 @@ def members_of_config(config: Mapping[str, Any]) -> Members:
     return members_of(range(run["seed"], run["seed"] + run["seeds"]), variants)
 
 
-def to_metadata(members: Members) -> dict[str, Any]:
+def places_by_label(members: Members) -> dict[str, list[int]]:
+    """Return the places of the members of each variant by its label, "" where they differ in their seeds only."""
+    places: dict[str, list[int]] = {}
+    for k, member in enumerate(members):
+        places.setdefault(member.label, []).append(k)
+    return places
+
+
+def to_metadata(members: Members) -> dict[str, list[int] | list[str]]:
     """Return the table as JSON, to be saved with policies."""
     labels = [member.label for member in members]
     return {"seeds": [member.seed for member in members]} | ({"labels": labels} if any(labels) else {})

@@ -2,13 +2,14 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import queue
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors, sync_directory
@@ -55,7 +56,7 @@ class MetricsFile:
         with self._lock:
             return Mark(self._bytes, self._digest.hexdigest())
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add lines, one per row, without touching the disk; numbers that are not finite become null."""
         lines = [json.dumps(to_jsonable(row, not_finite=to_null), allow_nan=False) for row in rows]
         data = "".join(line + "\n" for line in lines).encode()
@@ -81,6 +82,7 @@ class MetricsFile:
                 end = file.seek(0, os.SEEK_END)
                 if end < start:
                     raise ShoalError(f"{self.path} is damaged: it has become shorter than what was written.")
+                # What a killed process, or a write that failed, left behind the rows that count.
                 if end > start:
                     file.truncate(start)
                 if data:
@@ -88,7 +90,7 @@ class MetricsFile:
             with self._lock:
                 self._unwritten = self._unwritten[len(data) :]
 
-    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows and write them.
 
         Raises:
@@ -126,7 +128,7 @@ class MetricsWriter:
         self._thread = threading.Thread(target=self._run, name="metrics-writer", daemon=True)
         self._thread.start()
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows, which are written soon."""
         self._metrics.add(rows)
         self._requests.put(True)
@@ -155,36 +157,30 @@ class MetricsWriter:
                 has_failed = True
 
 
-def first_row(run_path: Path) -> dict[str, Any]:
-    """Read the first whole row of a run's metrics without the others; {} where there is none.
+def row_at(run_path: Path, place: Literal[0, -1]) -> dict[str, Any]:
+    """Read the first or the last whole row of a run's metrics without the others; {} where there is none.
 
     Raises:
       ShoalError: it cannot be read, or is damaged.
     """
-    return _row_near(run_path / METRICS, 0)
-
-
-def last_row(run_path: Path) -> dict[str, Any]:
-    """Read the last whole row of a run's metrics without the others; {} where there is none.
-
-    Raises:
-      ShoalError: it cannot be read, or is damaged.
-    """
-    return _row_near(run_path / METRICS, -1)
-
-
-def _row_near(path: Path, place: int) -> dict[str, Any]:
-    """Read the row at a place, 0 or -1, from the bytes at that end of the file."""
-    if not path.exists():
-        return {}
-    with report_os_errors(f"{path} cannot be read"), open(path, "rb") as file:
-        if place < 0:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - READ_BYTES))
-        lines = file.read(READ_BYTES).split(b"\n")[:-1]
-    row = parse_json(lines[place], f"{'the last line' if place else 'line 1'} of {path}") if lines else {}
-    if not isinstance(row, dict):
-        raise ShoalError(f"{path} is damaged: a row is no object.")
+    path, lines = run_path / METRICS, list[bytes]()
+    if path.exists():
+        with report_os_errors(f"{path} cannot be read"), open(path, "rb") as file:
+            if place < 0:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - READ_BYTES))
+            lines = file.read(READ_BYTES).split(b"\n")[:-1]
+    what = f"{'the last line' if place else 'line 1'} of {path}"
+    row: dict[str, Any] = parse_json(lines[place], what) if lines else {}
     return row
+
+
+def by_updates(rows: Iterable[Mapping[str, Any]], kind: str) -> list[tuple[int, list[Mapping[str, Any]]]]:
+    """Group the rows of a kind by the number of updates after which they were made, ascending."""
+    grouped: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["kind"] == kind:
+            grouped.setdefault(row["updates"], []).append(row)
+    return sorted(grouped.items())
 
 
 def find_damage(content: bytes, mark: Mark) -> str:
@@ -196,7 +192,7 @@ def find_damage(content: bytes, mark: Mark) -> str:
     return ""
 
 
-def _append(file: Any, data: bytes) -> None:
+def _append(file: io.FileIO, data: bytes) -> None:
     """Append bytes to an unbuffered file, or none of them if that fails."""
     end = file.seek(0, os.SEEK_END)
     try:

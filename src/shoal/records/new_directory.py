@@ -137,11 +137,8 @@ def _nearest_existing(path: Path) -> Path:
         except FileNotFoundError:
             continue
         if not parent.is_dir():
-            what = (
-                "a symbolic link to nothing"
-                if parent.is_symlink() and not parent.exists()
-                else "no directory"
-            )
+            is_dangling = parent.is_symlink() and not parent.exists()
+            what = "a symbolic link to nothing" if is_dangling else "no directory"
             raise NotADirectoryError(errno.ENOTDIR, f"{str(parent)!r} is {what}")
         return parent
     return Path()

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shoal.records.pbt_settings import Step
+from shoal.records.metrics_file import by_updates
+from shoal.records.pbt_settings import ScheduleStep
 
 
 class Exchange(NamedTuple):
@@ -34,17 +35,13 @@ class Ancestor(NamedTuple):
 
 def exchanges_of(rows: Sequence[Mapping[str, Any]]) -> list[Exchange]:
     """Return the exchanges in the rows of `metrics.jsonl`, in order."""
-    grouped: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["kind"] == "exchange":
-            grouped.setdefault(row["updates"], []).append(row)
     return [
         Exchange(
             updates,
             [[row["seed"] for row in group].index(row["parent"]) for row in group],
             {name: [row["settings"][name] for row in group] for name in group[0]["settings"]},
         )
-        for updates, group in sorted(grouped.items())
+        for updates, group in by_updates(rows, "exchange")
     ]
 
 
@@ -63,10 +60,10 @@ def ancestors(exchanges: Sequence[Exchange], member: int, updates: int) -> list[
     return line[::-1]
 
 
-def schedule_of(line: Sequence[Ancestor]) -> tuple[Step, ...]:
+def schedule_of(line: Sequence[Ancestor]) -> tuple[ScheduleStep, ...]:
     """Return the settings of a line of descent as a schedule, without the points at which nothing changes."""
-    steps: list[Step] = []
+    steps: list[ScheduleStep] = []
     for ancestor in line:
         if not steps or steps[-1].settings != ancestor.settings:
-            steps.append(Step(ancestor.updates, ancestor.settings))
+            steps.append(ScheduleStep(ancestor.updates, ancestor.settings))
     return tuple(steps)

@@ -26,12 +26,12 @@ class Tuned(NamedTuple):
     high: float
     start: tuple[float, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what `Tuned(**...)` reads back, with a list for the tuple."""
         return self._asdict() | {"start": list(self.start)}
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """A point of a schedule.
 
     Attributes:
@@ -51,7 +51,7 @@ class Evolution(NamedTuple):
     """
 
     tuned: tuple[Tuned, ...] = ()
-    schedule: tuple[Step, ...] = ()
+    schedule: tuple[ScheduleStep, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether any setting changes."""
@@ -70,7 +70,7 @@ class Evolution(NamedTuple):
         lowest, highest = ({x.name: getattr(x, bound) for x in self.tuned} for bound in ("low", "high"))
         return [lowest, highest] if self.tuned else []
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the content of `evolution` in `config.json`, empty if nothing changes."""
         tuned = [x.to_json() for x in self.tuned]
         schedule = [{"updates": x.updates, "settings": dict(x.settings)} for x in self.schedule]
@@ -85,5 +85,5 @@ def from_json(saved: Mapping[str, Any]) -> Evolution:
     tuned: Sequence[Mapping[str, Any]] = saved.get("tuned", ())
     return Evolution(
         tuple(Tuned(**{**x, "start": tuple(x["start"])}) for x in tuned),
-        tuple(Step(x["updates"], x["settings"]) for x in saved.get("schedule", ())),
+        tuple(ScheduleStep(x["updates"], x["settings"]) for x in saved.get("schedule", ())),
     )

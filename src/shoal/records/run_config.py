@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
@@ -226,17 +226,8 @@ class RunConfig:
                 f"env_groups={groups} does not divide num_envs={self.num_envs}; "
                 f"{math.gcd(groups, self.num_envs)} does."
             )
-        check_at_most("seeds", self.seeds, LARGEST_SEED - self.seed + 1)
-        if self.steps_per_update > LARGEST_INDEX:
-            raise ShoalError(
-                f"num_envs*num_steps={self.num_envs}*{self.num_steps} is too large: the steps of a rollout are "
-                f"numbered in 32 bits, so that there may be at most {LARGEST_INDEX}."
-            )
-        if self.total_updates > LARGEST_INDEX:
-            raise ShoalError(
-                f"total_steps={self.total_steps} is too large for rollouts of {self.steps_per_update} steps: updates "
-                f"are counted in 32 bits, so that it must be at most {LARGEST_INDEX * self.steps_per_update}."
-            )
+        if self.seeds > (most := LARGEST_SEED - self.seed + 1):  # the next seed would be 0 once more
+            raise ShoalError(f"seeds={self.seeds} is too large: it must be at most {most}.")
         for name in ("eval_every", "log_every"):
             every = getattr(self, name)
             if every != "never" and every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:
@@ -261,11 +252,7 @@ class RunConfig:
         elif self.eval_every == 0:
             points = set()
         else:
-            points = (
-                {round(total * k / self.num_evals) for k in range(self.num_evals + 1)}
-                if self.num_evals
-                else set()
-            )
+            points = {round(total * k / self.num_evals) for k in range(1, self.num_evals + 1)}
         return sorted(points | {0, total})
 
     def log_points(self) -> list[int]:
@@ -279,13 +266,7 @@ class RunConfig:
         return sorted((points | set(self.evaluation_points())) - {0})
 
 
-def check_at_least(name: str, value: Any, bound: int) -> None:
+def check_at_least(name: str, value: int, bound: int) -> None:
     """Require that `value` is at least `bound`."""
     if value < bound:
         raise ShoalError(f"{name}={value} is too small: it must be at least {bound}.")
-
-
-def check_at_most(name: str, value: int, bound: int) -> None:
-    """Require that `value` is at most `bound`."""
-    if value > bound:
-        raise ShoalError(f"{name}={value} is too large: it must be at most {bound}.")

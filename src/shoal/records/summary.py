@@ -4,16 +4,25 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from shoal.base.imports import import_name
 from shoal.records import scores
+from shoal.records.arrays import Leaf
 from shoal.records.directory import parameters_sha256
-from shoal.records.members import Members
+from shoal.records.members import Members, places_by_label
 
 SCHEMA = 2  # counts up when a field changes its meaning
+
+
+class Statistics(TypedDict):
+    """The scores of seeds, their interquartile mean and its 95% interval, None for too few of them."""
+
+    returns: list[float]
+    iqm: float
+    interval: list[float] | None
 
 
 def build_summary(
@@ -26,12 +35,12 @@ def build_summary(
     absolute: Sequence[float] | None,
     steps_per_second: float,
     seconds: Mapping[str, float],
-    parameters: Sequence[Mapping[str, Any]],
-    facts: Mapping[str, Any],
-    failed: Mapping[int, Mapping[str, Any]] | None = None,
+    parameters: Sequence[Mapping[str, Leaf]],
+    facts: Mapping[str, object],
+    failed: Mapping[int, Mapping[str, object]] | None = None,
     started_time: float | None = None,
     command: str | None = None,
-    **further: Any,
+    **further: object,
 ) -> dict[str, Any]:
     """Build the content of `summary.json`.
 
@@ -73,7 +82,7 @@ def iso_time(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
-def score_statistics(returns: Sequence[float], failed: Collection[int] = ()) -> dict[str, Any]:
+def score_statistics(returns: Sequence[float] | np.ndarray, failed: Collection[int] = ()) -> Statistics:
     """Compute the interquartile mean of returns, one per seed, and its 95% bootstrap interval; None for too few seeds.
 
     A seed that failed has minus infinity, whatever its policy from before returns: it is the worst there is.
@@ -101,11 +110,11 @@ def interval_lines(interval: Sequence[float] | None, seeds: int) -> list[str]:
 
 
 def chosen_score(
-    score: str | Callable[..., Any],
-    final: Mapping[str, Any],
-    absolute: Mapping[str, Any],
+    score: str | Callable[..., object],
+    final: Mapping[str, np.ndarray],
+    absolute: Mapping[str, np.ndarray],
     failed: Collection[int] = (),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the name of the score that chose the best policies, and its statistics where it is a metric."""
     name = score if isinstance(score, str) else import_name(score)
     found = {"final": final, "absolute": absolute}
@@ -125,9 +134,7 @@ def variant_scores(
     """Compute the scores of the variants of a population, sorted as `rank_settings` sorts their absolute ones, or
     else their final ones; failed members count as the worst of the population. A score that there is not is None.
     """
-    places: dict[str, list[int]] = {}
-    for k, member in enumerate(members):
-        places.setdefault(member.label, []).append(k)
+    places = places_by_label(members)
 
     def ranked(returns: Sequence[float] | None) -> dict[str, scores.SettingScore]:
         if returns is None:
@@ -139,6 +146,7 @@ def variant_scores(
     finals, absolutes, rows = ranked(final), ranked(absolute), []
     for label in absolutes or finals or places:
         failures = [members[k].seed for k in places[label] if k in failed]
+        # Their scores have the worst of all settings where a seed failed, as in the ranking.
         found = {"absolute": absolutes.get(label), "final": finals.get(label)}
         rows.append(
             {
@@ -152,7 +160,7 @@ def variant_scores(
     return rows
 
 
-def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[Any]]]:
+def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[object]]]:
     """Compute the results of trials by the index of their episodes, from each seed's metrics of an evaluation.
 
     Returns:
@@ -161,7 +169,7 @@ def statistics_by_episode(metrics: Sequence[Mapping[str, float]]) -> dict[str, d
       evaluations without trials.
     """
     key_formats = {name: f"info_{name}_of_episode_{{}}_{{}}" for name in ("return", "success")}
-    statistics: dict[str, dict[str, list[Any]]] = {}
+    statistics: dict[str, dict[str, list[object]]] = {}
     for name, key in key_formats.items():
         count = sum(key.format(index, "mean") in metrics[0] for index in range(len(metrics[0])))
         if not count:

@@ -4,108 +4,48 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.records import comparisons, curves, scores
 from shoal.reports import compare_inputs as inputs
-from shoal.reports import compare_plots, figures, marl_eval
-from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Entry
-from shoal.reports.compare_rows import Comparison, Interval, Row, common_times, times_to_score
+from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Bounds, ComparedRun, DeclaredScale
+from shoal.reports.compare_rows import ComparedRow, Comparison, Estimate, common_times, times_to_score
 from shoal.reports.run_record import RETURN
 
 NO_BOUNDS = "no bounds"
 
 
-def compare(
-    runs: Mapping[str, Any] | Sequence[Any],
-    *,
-    metric: str = ABSOLUTE,
-    target: float | None = None,
-    consecutive: int = 2,
-    bounds: Mapping[str, Sequence[float]] | None = None,
-    anyway: bool = False,
-    plot: str | Path = "",
-    labels: Mapping[str, str] | None = None,
-    export: str | Path = "",
-) -> dict[str, Any]:
-    """Compare runs and sweeps by the scores of their seeds; all against the first.
-
-    A sweep enters by the seeds of its confirmation. A seed that failed has the score minus infinity. Fewer than five
-    seeds have no intervals. The intervals of several runs are each for itself (pointwise).
-
-    Args:
-      runs: two or more, each a path, `PATH:LABEL` (one setting of several), or what `train` or `sweep` returned. Runs
-        in several environments are grouped by their algorithms, or as a mapping groups them: a name, and its runs.
-      metric: "absolute", the mean return of the best policies, evaluated again; "final", that of the last policies; or
-        a metric of the evaluations, of which the last counts.
-      target: a score to which the environment steps are counted; normalised where there are several environments.
-      consecutive: the number of evaluations in a row that must reach the target.
-      bounds: by environment, the scores that normalisation makes 0 and 1, such as those of random actions and of the
-        best policy; without them those that the environment declares (`score_bounds`).
-      anyway: whether runs that are evaluated differently are compared nevertheless.
-      plot: a file that ends in .png, .pdf or .svg, of scores and probabilities of improvement with their intervals,
-        curves, performance profiles and sample efficiency.
-      labels: of rows in the picture, by their names: a text, or `TEXT:COLOUR`. Rows with labels come first, in the
-        order of the labels.
-      export: a JSON file of the evaluations in the format of marl-eval.
-    Returns:
-      what `shoal compare --json` prints: `rows`, one for each run or group, and `notes`, sentences about them.
-    Raises:
-      ShoalError: a run is missing, was never evaluated, or cannot be compared with the others, and why; or a file
-        exists, or cannot be written.
-    """
-    files = [_new_file("plot", plot)]
-    files.append(_new_file("export", export, plot=files[0]))
-    if files[0] is not None and files[0].suffix.lower() not in figures.FORMATS:
-        raise ShoalError(
-            f"plot={str(plot)!r} ends in none of {', '.join(figures.FORMATS)}; "
-            f"try {str(files[0].with_suffix('.pdf'))!r}"
-        )
-    comparison = read_comparison(
-        runs, metric=metric, target=target, consecutive=consecutive, bounds=bounds, anyway=anyway
-    )
-    texts = _labels(labels, [row.name for row in comparison.rows])
-    result = results(comparison)
-    if files[1] is not None:
-        content = marl_eval.to_marl_eval(comparison.rows, comparison.metric)
-    if files[0] is not None:
-        compare_plots.plot_comparison(files[0], comparison, result["rows"], texts)
-    if files[1] is not None:
-        marl_eval.write(files[1], content)
-    return result
-
-
-def _new_file(name: str, path: str | Path, **others: Path | None) -> Path | None:
-    """Return the path of a file to be made; None for none.
-
-    Raises:
-      ShoalError: it exists, is one of the others, or cannot be written.
-    """
-    return None if path == "" else inputs.check_new_file(name, arguments.path(name, path), others)
+Declared = Callable[[str], DeclaredScale | None]  # from the name of an environment
 
 
 def read_comparison(
-    runs: Mapping[str, Any] | Sequence[Any],
+    runs: object,
     *,
     metric: str = ABSOLUTE,
     target: float | None = None,
     consecutive: int = 2,
     bounds: Mapping[str, Sequence[float]] | None = None,
     anyway: bool = False,
+    declared: Declared | None = None,
 ) -> Comparison:
-    """Read what is compared; the arguments are those of `compare`."""
+    """Read what is compared; the arguments are those of `shoal.compare`.
+
+    Args:
+      declared: returns what an environment declares of its scores, by its name, None where that is nothing; without it
+        bounds are those given alone.
+    """
     consecutive = arguments.whole_number("consecutive", consecutive, 1)
     if target is not None:
         if not inputs.is_finite_number(target):
             raise ShoalError(f"target={target!r} is not a finite number; give a score such as 475")
         target = float(target)
     names, paths = _named_paths(runs)
-    sources = inputs.read_sources(paths)
+    sources = list(map(inputs.read_source, paths))
+    # Of all sources before any scores are read: one without absolute scores changes the metric of all.
     metric, notes = inputs.chosen_metric(sources, arguments.text("metric", metric, ABSOLUTE))
     entries = [inputs.read_entry(source, metric) for source in sources]
     environments = tuple(dict.fromkeys(entry.environment for entry in entries))
@@ -113,36 +53,33 @@ def read_comparison(
     differences = inputs.evaluation_differences(entries)
     if differences and not anyway:
         raise ShoalError(f"{differences[0]}; --anyway (anyway=True) compares them all the same")
-    given = inputs.check_bounds(arguments.mapping("bounds", bounds or {}), environments)
-    found, changes = _bounds_of(given, entries, environments, metric)
-    rows = tuple(_row(name, group, found) for name, group in groups.items())
-    comparison = Comparison(rows, metric, environments, found, target, consecutive)
+    ends = inputs.check_bounds(arguments.mapping("bounds", bounds), environments)
+    are_returns = metric in (ABSOLUTE, FINAL, RETURN)  # which declared bounds are of
+    ends, changes = _bounds_of(ends, entries, environments, declared if are_returns else None)
+    rows = tuple(_row(name, group, ends) for name, group in groups.items())
+    comparison = Comparison(rows, metric, environments, ends, target, consecutive)
     notes += [*differences, *changes]
     if target is not None:
         _check_has_curves(comparison, entries)
+    # Runs that have a note in common say it once.
     return dataclasses.replace(comparison, notes=tuple(dict.fromkeys([*notes, *_notes(comparison)])))
 
 
-def _named_paths(runs: Any) -> tuple[list[str], list[str]]:
+def _named_paths(runs: object) -> tuple[list[str], list[str]]:
     """Return the name of the group of each run, "" for none, and its path."""
-    is_named = isinstance(runs, Mapping)
-    if isinstance(runs, str | Path) or not (is_named or isinstance(runs, Sequence)):
+    if isinstance(runs, str) or not isinstance(runs, Mapping | Sequence):
         raise ShoalError(f"runs={arguments.short_repr(runs)} is not a list of runs; give two or more of them")
-    groups = runs.items() if is_named else [("", [run]) for run in runs]
-    pairs = []
+    groups = runs.items() if isinstance(runs, Mapping) else [("", [run]) for run in runs]
+    pairs: list[tuple[str, str]] = []
     for name, group in groups:
-        members = [group] if isinstance(group, str | Path) or hasattr(group, "path") else group
+        members = group if isinstance(group, Sequence) and not isinstance(group, str) else [group]
         if not len(members):
             raise ShoalError(f"the group {str(name)!r} has no run; give it one, or leave it out")
         pairs += [
             (" ".join(str(name).splitlines()), str(arguments.path("runs", getattr(run, "path", run))))
             for run in members
         ]
-    if len({name for name, _ in pairs} if is_named else pairs) < 2:
-        if len(pairs) > 1:
-            raise ShoalError(
-                f"there is one group, {pairs[0][0]!r}, and a comparison takes two; name another, NAME=RUN"
-            )
+    if len(pairs) < 2:
         named = f", besides {pairs[0][1]}" if pairs else ""
         raise ShoalError(
             f"a comparison takes two runs or more{named}; give another, such as runs/CartPole-v1-ppo-1"
@@ -151,20 +88,18 @@ def _named_paths(runs: Any) -> tuple[list[str], list[str]]:
 
 
 def _groups(
-    names: Sequence[str], entries: Sequence[Entry], environments: Sequence[str]
-) -> dict[str, tuple[Entry, ...]]:
+    given: Sequence[str], entries: Sequence[ComparedRun], environments: Sequence[str]
+) -> dict[str, tuple[ComparedRun, ...]]:
     """Return the entries of each row, in the order of the environments.
 
     Raises:
       ShoalError: a row has two runs of one environment, or none of one that another has.
     """
-    if not any(names):
-        names = (
-            _short_names([entry.path for entry in entries])
-            if len(environments) == 1
-            else [entry.algorithm for entry in entries]
-        )
-    groups: dict[str, dict[str, Entry]] = {}
+    names = given
+    if not any(given):
+        is_one = len(environments) == 1
+        names = _short_names([x.path for x in entries]) if is_one else [x.algorithm for x in entries]
+    groups: dict[str, dict[str, ComparedRun]] = {}
     for name, entry in zip(names, entries, strict=True):
         other = groups.setdefault(name, {}).setdefault(entry.environment, entry)
         if other is not entry:
@@ -174,8 +109,9 @@ def _groups(
             )
     if len(groups) < 2:
         listed = ", ".join(f"{entry.path} ({entry.environment})" for entry in entries)
+        what = "in one group" if any(given) else "of one algorithm"
         raise ShoalError(
-            f"the runs are of different environments and of one algorithm: {listed}; give runs of one environment, or "
+            f"the runs are of different environments and {what}: {listed}; give runs of one environment, or "
             "those of two algorithms (or groups NAME=RUN) in each"
         )
     for name, by_environment in groups.items():
@@ -200,36 +136,40 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _bounds_of(
-    given: Mapping[str, Interval], entries: Sequence[Entry], environments: Sequence[str], metric: str
-) -> tuple[dict[str, Interval] | None, list[str]]:
+    given: Mapping[str, Bounds],
+    entries: Sequence[ComparedRun],
+    environments: Sequence[str],
+    declared: Declared | None,
+) -> tuple[dict[str, Bounds], list[str]]:
     """Find the bounds of each environment: those given, else those declared, which are of the default parameters.
 
     Returns:
-      the bounds, None where one environment has none; and sentences about declared ones that do not apply.
+      the bounds, of one environment perhaps none; and sentences about declared ones that do not apply.
     Raises:
       ShoalError: there are several environments, and one has no bounds.
     """
     found, notes = dict(given), []
     for name in environments:
         what = "declares no score_bounds, by which scores of several environments are normalised"
-        if name not in found and metric in (ABSOLUTE, FINAL, RETURN):  # which declared bounds are of
-            declared = inputs.declared_bounds(name)
+        scale = declared(name) if declared and name not in found else None
+        if scale is not None:
+            # With other physics random actions and the best policy have other scores.
             own = [entry for entry in entries if entry.environment == name]
-            changes = [x for entry in own for x in inputs.changed_parameters(entry)] if declared else []
+            changes = [x for entry in own for x in inputs.changed_parameters(entry, scale.defaults)]
             if changes:
                 what = f"declares score_bounds of its default parameters alone, and a run has {changes[0]}"
                 notes.append(f"{name} {what}; --bounds {name}=LOW:HIGH gives others")
-            elif declared:
-                found[name] = declared
+            else:
+                found |= inputs.check_bounds({name: scale.bounds}, [name])
         if name not in found and len(environments) > 1:
             raise ShoalError(
                 f"{name} {what}; give --bounds {name}=LOW:HIGH, such as the scores of random actions and of the best "
                 "policy"
             )
-    return (found if len(found) == len(environments) else None), notes
+    return found, notes
 
 
-def _row(name: str, entries: tuple[Entry, ...], bounds: Mapping[str, Interval] | None) -> Row:
+def _row(name: str, entries: tuple[ComparedRun, ...], bounds: Mapping[str, Bounds]) -> ComparedRow:
     counts = {len(entry.scores) for entry in entries}
     if len(counts) > 1:
         listed = ", ".join(f"{len(x.scores)} in {x.environment}" for x in entries)
@@ -238,13 +178,11 @@ def _row(name: str, entries: tuple[Entry, ...], bounds: Mapping[str, Interval] |
         )
     columns = [entry.scores for entry in entries]
     if len(entries) > 1:
-        assert bounds is not None
-        ends = [bounds[entry.environment] for entry in entries]
-        columns = [(x - low) / (high - low) for x, (low, high) in zip(columns, ends, strict=True)]
-    return Row(name, entries, np.stack(columns, axis=-1))
+        columns = [bounds[x.environment].normalise(x.scores) for x in entries]
+    return ComparedRow(name, entries, np.stack(columns, axis=-1))
 
 
-def _check_has_curves(comparison: Comparison, entries: Sequence[Entry]) -> None:
+def _check_has_curves(comparison: Comparison, entries: Sequence[ComparedRun]) -> None:
     for entry in entries:
         if not len(entry.steps):
             raise ShoalError(
@@ -310,7 +248,7 @@ def results(comparison: Comparison) -> dict[str, Any]:
     return {
         "metric": comparison.metric,
         "environments": list(comparison.environments),
-        "bounds": comparison.bounds and {name: list(pair) for name, pair in comparison.bounds.items()},
+        "bounds": {name: list(pair) for name, pair in comparison.bounds.items()} or None,
         "is_normalised": comparison.is_normalised,
         "target": comparison.target,
         "consecutive": comparison.consecutive,
@@ -319,7 +257,7 @@ def results(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _describe(row: Row) -> dict[str, Any]:
+def _describe(row: ComparedRow) -> dict[str, object]:
     runs = [
         {
             "path": entry.path,
@@ -335,13 +273,13 @@ def _describe(row: Row) -> dict[str, Any]:
     return {"name": row.name, "seeds": len(row.scores), "failed": row.failures, "runs": runs}
 
 
-def aggregates(row: Row, comparison: Comparison) -> dict[str, Any]:
-    """Compute IQM, median, mean and optimality gap of a row, each a `value`, an `interval` or None, and `why` not.
+def aggregates(row: ComparedRow, comparison: Comparison) -> dict[str, Estimate]:
+    """Compute IQM, median, mean and optimality gap of a row.
 
     The median is over seeds in one environment, and over the environments' means where there are several.
     """
 
-    def statistic(compute: Callable[..., Any], x: np.ndarray, name: str) -> dict[str, Any]:
+    def statistic(compute: scores.Statistic, x: np.ndarray, name: str) -> Estimate:
         with np.errstate(invalid="ignore"):
             value = float(compute(x, axis=(0, 1)))
         interval = scores.score_interval(x, compute) if row.has_interval else None
@@ -352,24 +290,28 @@ def aggregates(row: Row, comparison: Comparison) -> dict[str, Any]:
         name: statistic(compute, row.scores, name)
         for name, compute in (("iqm", scores.iqm), ("median", median), ("mean", np.mean))
     }
-    if comparison.bounds is None:
-        return found | {"optimality_gap": {"value": None, "interval": None, "why": NO_BOUNDS}}
+    if not comparison.bounds:
+        return found | {"optimality_gap": _none(NO_BOUNDS)}
     (name, *others) = comparison.environments
-    normalised = row.scores if others else comparison.normalise(row.scores, name)
+    normalised = row.scores if others else comparison.bounds[name].normalise(row.scores)
     return found | {"optimality_gap": statistic(comparisons.optimality_gap, normalised, "optimality_gap")}
 
 
-def _estimate(value: float, interval: Interval | None, failures: int = 0) -> dict[str, Any]:
+def _none(why: str) -> Estimate:
+    return {"value": None, "interval": None, "why": why}
+
+
+def _estimate(value: float, interval: tuple[float, float] | None, failures: int = 0) -> Estimate:
     """Return an estimate with its interval; none of a mean where a seed failed, or where it is not a number."""
     if failures:
-        return {"value": None, "interval": None, "why": f"{failures} failed"}
+        return _none(f"{failures} failed")
     if math.isnan(value):
-        return {"value": None, "interval": None, "why": "both are minus infinity"}
+        return _none("both are minus infinity")
     is_informative = interval is not None and any(map(math.isfinite, interval))
     return {"value": value, "interval": list(interval) if is_informative and interval else None}
 
 
-def difference(first: Row, other: Row) -> dict[str, Any]:
+def difference(first: ComparedRow, other: ComparedRow) -> Estimate:
     """Compute the difference of the IQM of a row to that of the first, with its interval."""
     has_interval = first.has_interval and other.has_interval
     return _estimate(
@@ -378,7 +320,7 @@ def difference(first: Row, other: Row) -> dict[str, Any]:
     )
 
 
-def improvement(first: Row, other: Row) -> dict[str, Any]:
+def improvement(first: ComparedRow, other: ComparedRow) -> Estimate:
     """Compute the probability that a seed of a row has a higher score than one of the first, with its interval.
 
     Where one wins every comparison in several environments, the bootstrap gives an interval of width 0, and there is
@@ -387,11 +329,12 @@ def improvement(first: Row, other: Row) -> dict[str, Any]:
     interval = None
     if first.has_interval and other.has_interval:
         low, high = comparisons.improvement_interval(first.scores, other.scores)
+        # An interval of width 0 would claim to be sure.
         interval = (low, high) if low < high else None
     return _estimate(comparisons.probability_of_improvement(first.scores, other.scores), interval)
 
 
-def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, Any]:
+def steps_to(comparison: Comparison, row: ComparedRow, environment: str) -> dict[str, object]:
     """Compute the median over seeds of the steps to the target, with its interval; infinite where too few reach it.
 
     It is by the row's own evaluations, whatever it is compared with.
@@ -410,26 +353,9 @@ def steps_to(comparison: Comparison, row: Row, environment: str) -> dict[str, An
     }
 
 
-def _labels(labels: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return the texts of rows by their names, which all must be rows'."""
-    given = arguments.mapping("labels", labels or {})
-    texts = dict(_label(f"{name}={text}", names) for name, text in given.items())
-    if unknown := [name for name in texts if name not in names]:
-        raise ShoalError(
-            f"labels has {unknown[0]!r}, which is no row; there are {', '.join(names)}{nearest(unknown[0], names)}"
-        )
-    return texts
-
-
-def _label(word: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split NAME=TEXT at the end of the longest row's name that it begins with, since such a name may have an "="."""
-    known = max(
-        (name for name in names if word.startswith(f"{name}=")), key=len, default=word.partition("=")[0]
-    )
-    return known, word[len(known) + 1 :]
-
-
-def sooner(comparison: Comparison, first: Row, other: Row, environment: str) -> dict[str, Any]:
+def sooner(
+    comparison: Comparison, first: ComparedRow, other: ComparedRow, environment: str
+) -> dict[str, object]:
     """Compute the probability that a seed of a row reaches the target before one of the first, with its interval.
 
     A tie counts half, as where neither reaches it; where no seed does there is none. `points` is the number of
@@ -438,10 +364,10 @@ def sooner(comparison: Comparison, first: Row, other: Row, environment: str) -> 
     place = comparison.environments.index(environment)
     times, points = common_times(comparison, [row.entries[place] for row in (first, other)])
     if points < comparison.consecutive:
-        return {"value": None, "interval": None, "why": f"{points} common evaluations", "points": points}
+        return _none(f"{points} common evaluations") | {"points": points}
     if not np.isfinite(np.concatenate(times)).any():
-        why = "no seed reaches it at the common evaluations"
-        return {"value": None, "interval": None, "why": why, "points": points}
+        return _none("no seed reaches it at the common evaluations") | {"points": points}
+    # Whoever needs fewer steps is better.
     ranks = -times[0], -times[1]
     has_interval = first.has_interval and other.has_interval
     interval = comparisons.improvement_interval(*ranks) if has_interval else None

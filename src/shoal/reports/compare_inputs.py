@@ -7,20 +7,16 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from shoal.base.errors import ShoalError, alternatives, nearest
-from shoal.base.files import find_obstacle
-from shoal.envs import registry
 from shoal.records import curves
-from shoal.records.checkpoint_record import TIMES
 from shoal.records.directory import CONFIG, SUMMARY
 from shoal.records.json_files import read_number, report_wrong_types, to_jsonable
-from shoal.records.members import ENVIRONMENT
+from shoal.records.members import ENVIRONMENT, places_by_label
 from shoal.records.search_files import SWEEP
-from shoal.reports.metrics_table import FIRST
 from shoal.reports.records import read
 from shoal.reports.run_record import RETURN, RunRecord
 from shoal.reports.sweep_record import SweepRecord, read_sweep
@@ -31,8 +27,30 @@ EVALUATION_SETTINGS = ("score", "eval_mode", "eval_max_steps", "eval_consecutive
 MAX_DIFFERENCES = 3  # that one sentence lists
 
 
+class Bounds(NamedTuple):
+    """The scores of an environment that normalisation makes 0 and 1."""
+
+    low: float
+    high: float
+
+    def normalise(self, scores: np.ndarray) -> np.ndarray:
+        """Scale scores so that the bounds become 0 and 1."""
+        return (scores - self.low) / (self.high - self.low)
+
+    def restore(self, score: float) -> float:
+        """Return the score that `normalise` makes this."""
+        return self.low + score * (self.high - self.low)
+
+
+class DeclaredScale(NamedTuple):
+    """What an environment declares of its scores: bounds, which are of these defaults of its parameters alone."""
+
+    bounds: Sequence[float]
+    defaults: Mapping[str, object]
+
+
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ComparedRun:
     """The seeds of one setting of one run, or of the confirmation of a sweep.
 
     Attributes:
@@ -57,7 +75,7 @@ class Entry:
     steps: np.ndarray
     curves: np.ndarray
     trained: int
-    evaluation: Mapping[str, Any]
+    evaluation: Mapping[str, object]
     caveat: str = ""
     notes: tuple[str, ...] = ()
 
@@ -68,7 +86,7 @@ class Source:
 
     Attributes:
       places: of the seeds among the members of the run.
-      caveat, note: as of an `Entry`.
+      caveat, note: as of an `ComparedRun`.
     """
 
     path: str
@@ -78,18 +96,14 @@ class Source:
     note: str = ""
 
 
-def read_sources(paths: Iterable[str | Path]) -> list[Source]:
-    """Find the seeds that runs and sweeps are compared by.
+def read_source(path: str) -> Source:
+    """Find the seeds that a run or a sweep is compared by.
 
     Args:
-      paths: of runs and sweeps; PATH:LABEL is one setting of a run that trained several.
+      path: of a run or a sweep; PATH:LABEL is one setting of a run that trained several.
     Raises:
       ShoalError: there is no such run or label, or it cannot enter a comparison, and why.
     """
-    return [_source(str(path)) for path in paths]
-
-
-def _source(path: str) -> Source:
     directory, label = split_label(path)
     record = read(directory)
     if isinstance(record, SweepRecord):
@@ -116,6 +130,7 @@ def _source(path: str) -> Source:
 def split_label(path: str) -> tuple[str, str]:
     """Split PATH:LABEL at the first colon after the name of a run or sweep; both names may have colons."""
     ends = [k for k, letter in enumerate(path) if letter == ":"]
+    # A path that exists has no label, whatever colons it has.
     for end in () if os.path.exists(path) else ends:
         if any(os.path.isfile(os.path.join(path[:end], name)) for name in (CONFIG, SWEEP)):
             return path[:end], path[end + 1 :]
@@ -164,7 +179,7 @@ def _source_of_sweep(path: str, sweep: SweepRecord, label: str) -> Source:
 
 
 def _places(run: RunRecord, label: str) -> np.ndarray:
-    return np.array([k for k, member in enumerate(run.members) if member.label == label], int)
+    return np.array(places_by_label(run.members).get(label, ()), int)
 
 
 def chosen_metric(sources: Sequence[Source], metric: str) -> tuple[str, list[str]]:
@@ -194,7 +209,7 @@ def _summarised(source: Source, part: str) -> np.ndarray | None:
     return None if run.config.get("halving") and np.isnan(values).all() else values
 
 
-def read_entry(source: Source, metric: str) -> Entry:
+def read_entry(source: Source, metric: str) -> ComparedRun:
     """Read the scores and the curves of a run's seeds.
 
     A setting that halving stopped ends with its last evaluation.
@@ -205,11 +220,9 @@ def read_entry(source: Source, metric: str) -> Entry:
       ShoalError: the run was never evaluated, or its evaluations have no such metric; or a file is damaged.
     """
     run, places = source.run, source.places
-    if metric not in (ABSOLUTE, FINAL):
-        _check_metric(run, metric)
     steps, table = run.evaluations(RETURN if metric in (ABSOLUTE, FINAL) else metric)
     with report_wrong_types(str(run.path / SUMMARY)):
-        failed = run.scores(RETURN).failed[places]
+        failed = run.scores().failed[places]
     table, end = table[:, places], _stop(run, table[:, places], failed)
     has_stopped, steps, table = end < len(steps), steps[:end], table[:end]
     scores = _summarised(source, metric)
@@ -219,7 +232,7 @@ def read_entry(source: Source, metric: str) -> Entry:
         )
     scores = table[-1] if scores is None else scores
     failed |= np.isnan(scores)
-    return Entry(
+    return ComparedRun(
         path=source.path,
         origin=(run.path.resolve(), tuple(places.tolist())),
         environment=run.environment,
@@ -234,16 +247,6 @@ def read_entry(source: Source, metric: str) -> Entry:
         caveat=source.caveat,
         notes=_notes_of(source, int(steps[-1]) if has_stopped else None),
     )
-
-
-def _check_metric(run: RunRecord, metric: str) -> None:
-    """Require that a metric is one of the evaluations of a run, and not a time or a name of a row."""
-    rows = run.rows("evaluation")
-    names = {name for row in rows for name in row} - {*FIRST, *TIMES}
-    if rows and metric not in names:
-        listing = f"shoal.metrics({str(run.path)!r})"
-        hint = nearest(metric, names) or f"; {alternatives(metric, names, listing, 'it has')}"
-        raise ShoalError(f"the evaluations of run {str(run.path)!r} have no metric {metric!r}{hint}")
 
 
 def _stop(run: RunRecord, table: np.ndarray, failed: np.ndarray) -> int:
@@ -267,7 +270,7 @@ def _notes_of(source: Source, stop: int | None) -> tuple[str, ...]:
     return tuple(x for x in (source.note, note) if x)
 
 
-def _evaluation_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluation_of(config: Mapping[str, Any]) -> dict[str, object]:
     """Return what decides what the scores of a run are of: settings, and parameters of the evaluated environment."""
     with report_wrong_types("config.json"):
         settings = {name: config["run"][name] for name in EVALUATION_SETTINGS if name in config["run"]}
@@ -275,12 +278,13 @@ def _evaluation_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings | {f"{ENVIRONMENT}{name}": value for name, value in parameters.items()}
 
 
-def evaluation_differences(entries: Sequence[Entry]) -> list[str]:
+def evaluation_differences(entries: Sequence[ComparedRun]) -> list[str]:
     """Return a sentence for each entry that is evaluated differently from the first of its environment."""
-    first: dict[str, Entry] = {}
+    first: dict[str, ComparedRun] = {}
     found = []
     for entry in entries:
         reference = first.setdefault(entry.environment, entry)
+        # What an older run did not record cannot differ.
         pairs = [(name, x, entry.evaluation.get(name, x)) for name, x in reference.evaluation.items()]
         differences = [f"{name}={x} and {y}" for name, x, y in pairs if x != y]
         if differences:
@@ -290,12 +294,12 @@ def evaluation_differences(entries: Sequence[Entry]) -> list[str]:
     return found
 
 
-def is_finite_number(value: Any) -> bool:
+def is_finite_number(value: object) -> TypeGuard[float]:
     """Report whether a value is a finite number, also of NumPy; True and text are none."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_bounds(bounds: Mapping[str, Any], environments: Sequence[str]) -> dict[str, tuple[float, float]]:
+def check_bounds(bounds: Mapping[str, object], environments: Sequence[str]) -> dict[str, Bounds]:
     """Read bounds of scores by environment: (low, high), such as the scores of random actions and of the best policy.
 
     Raises:
@@ -311,41 +315,15 @@ def check_bounds(bounds: Mapping[str, Any], environments: Sequence[str]) -> dict
             raise ShoalError(
                 f"bounds of {name}: {pair!r} are not a low and a higher finite number, such as {name}=0:500"
             )
-        read_bounds[name] = (float(ends[0]), float(ends[1]))
+        read_bounds[name] = Bounds(float(ends[0]), float(ends[1]))
     return read_bounds
 
 
-def declared_bounds(name: str) -> tuple[float, float] | None:
-    """Return the bounds that an environment declares; None where it declares none, or cannot be imported here."""
-    try:
-        declared = registry.score_bounds_of(name)
-    except ShoalError:
-        return None
-    return None if declared is None else check_bounds({name: declared}, [name])[name]
-
-
-def changed_parameters(entry: Entry) -> list[str]:
+def changed_parameters(entry: ComparedRun, defaults: Mapping[str, object]) -> list[str]:
     """Return the parameters of the evaluated environment that differ from their defaults, as `gravity=3.7`."""
     return [
         f"{name}={entry.evaluation[ENVIRONMENT + name]}"
-        for name, parameter in registry.parameters_of(entry.environment).items()
+        for name, default in defaults.items()
         if ENVIRONMENT + name in entry.evaluation
-        and parameter.default is not parameter.empty
-        and entry.evaluation[ENVIRONMENT + name] != to_jsonable(parameter.default, not_finite=str)
+        and entry.evaluation[ENVIRONMENT + name] != to_jsonable(default, not_finite=str)
     ]
-
-
-def check_new_file(name: str, path: Path, others: Mapping[str, Path | None]) -> Path:
-    """Require that a file does not exist, is none of the others, and can be made.
-
-    Raises:
-      ShoalError: it exists, is another's, or cannot be made.
-    """
-    for other, taken in others.items():
-        if taken and taken.resolve() == path.resolve():
-            raise ShoalError(f"{name}={str(path)!r} is the file of {other} too; give a name that is free")
-    if path.exists():
-        raise ShoalError(f"{name}={str(path)!r} exists already; give a name that is free")
-    if obstacle := find_obstacle(path):
-        raise ShoalError(f"{name}={str(path)!r} cannot be written: {obstacle}")
-    return path

@@ -4,15 +4,20 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shoal.records import comparisons, scores
+from shoal.base.errors import ShoalError, nearest
+from shoal.records import comparisons, curves
 from shoal.reports import figures
-from shoal.reports.compare_inputs import Entry
-from shoal.reports.compare_rows import Comparison, Row, shared_curves, times_to_score
+from shoal.reports.compare_rows import ComparedRow, Comparison, shared_curves, times_to_score
 from shoal.reports.figures import DASHES, PALETTE, TEXT, format_steps
+from shoal.reports.plots import iqm_and_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.gridspec import SubplotSpec
 
 THRESHOLDS = 101  # of a performance profile
 PANEL = (5.2, 3.9)  # inches
@@ -27,7 +32,7 @@ SCORES = {
 }
 
 
-class Style(NamedTuple):
+class RowStyle(NamedTuple):
     """Label, colour and dashes of a row in all panels."""
 
     label: str
@@ -74,19 +79,20 @@ def plot_comparison(
     lines = -(-len(panels) // columns)
     above = 0.8 + 0.28 * len(order)  # inches
     figure = figures.new_figure(PANEL[0] * max(2, columns), above + PANEL[1] * lines)
-    upper, lower = figure.add_gridspec(2, 1, height_ratios=[above, PANEL[1] * lines])
-    grid = lower.subgridspec(lines, columns)
+    halves = figure.add_gridspec(2, 1, height_ratios=[above, PANEL[1] * lines])
+    grid = halves[1].subgridspec(lines, columns)
     for place, draw in enumerate(panels):
         draw(figure.add_subplot(grid[place // columns, place % columns]), styles=styles)
+    # Of the profiles, which have a line for each row; the axes of the scores follow.
     handles = figure.axes[-1].get_lines()
-    _draw_scores(figure, upper, [described[k] for k in order], comparison, styles)
+    _draw_scores(halves[0], [described[k] for k in order], comparison, styles)
     failures = [f" ({row.failures} failed)" * bool(row.failures) for row in comparison.rows]
     texts = [figures.cut(style.label) + failed for style, failed in zip(styles, failures, strict=True)]
     figures.add_legend(figure, handles, texts)
     figures.save(figure, path)
 
 
-def _styles_of(names: Sequence[str], labels: Mapping[str, str]) -> list[Style]:
+def _styles_of(names: Sequence[str], labels: Mapping[str, str]) -> list[RowStyle]:
     """Return how each row is drawn: by its label, in the colours of the palette that no label has."""
     from matplotlib.colors import is_color_like  # noqa: PLC0415 (takes half a second)
 
@@ -94,7 +100,7 @@ def _styles_of(names: Sequence[str], labels: Mapping[str, str]) -> list[Style]:
     chosen = [colour if sep and is_color_like(colour) else "" for _, sep, colour in parts]
     palette = [x for x in PALETTE if x not in chosen] or PALETTE
     return [
-        Style(
+        RowStyle(
             (text if colour else labels.get(name, "")) or name,
             colour or palette[place % len(palette)],
             DASHES[place // len(palette) % len(DASHES)],
@@ -103,17 +109,37 @@ def _styles_of(names: Sequence[str], labels: Mapping[str, str]) -> list[Style]:
     ]
 
 
+def labels_of(labels: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the texts of rows in the picture by the rows' names.
+
+    Such a name may have an "=", at which a command line's NAME=TEXT was split.
+
+    Raises:
+      ShoalError: a text is given for what is no row.
+    """
+    texts = {}
+    for word in (f"{name}={text}" for name, text in labels.items()):
+        name = max((x for x in names if word.startswith(f"{x}=")), key=len, default=None)
+        if name is None:
+            unknown = word.partition("=")[0]
+            raise ShoalError(
+                f"labels has {unknown!r}, which is no row; there are {', '.join(names)}{nearest(unknown, names)}"
+            )
+        texts[name] = word[len(name) + 1 :]
+    return texts
+
+
 def _draw_scores(
-    figure: Any,
-    place: Any,
+    place: "SubplotSpec",
     rows: Sequence[Mapping[str, Any]],
     comparison: Comparison,
-    styles: Sequence[Style],
+    styles: Sequence[RowStyle],
 ) -> None:
     """Draw each row's IQM, median, mean and optimality gap, and the probability that it is better than the first."""
     shown = [x for x in SCORES if any(row.get(x, {}).get("value") is not None for row in rows)]
     reference = next(x.label for x, row in zip(styles, rows, strict=True) if "improvement" not in row)
-    panels: Any = np.ravel(place.subgridspec(1, len(shown)).subplots(sharey=True)) if shown else ()
+    grid = place.subgridspec(1, max(1, len(shown)))
+    panels = grid.subplots(sharey=True, squeeze=False)[0] if shown else ()
     for axes, name in zip(panels, shown, strict=True):
         for height, (row, style) in enumerate(zip(rows, styles, strict=True)):
             value = row.get(name, {}).get("value")
@@ -123,6 +149,7 @@ def _draw_scores(
                 at_left = {"transform": axes.get_yaxis_transform(), "va": "center"}
                 axes.text(0.02, height, f"{value}", color=style.colour, **at_left)
             finite = [x for x in row.get(name, {}).get("interval") or () if np.isfinite(x)]
+            # The ends of intervals count for the axis, but for infinite ones.
             axes.update_datalim([(x, height) for x in finite])
         axes.autoscale_view()
         limits = axes.get_xlim()
@@ -147,29 +174,20 @@ def _statistic(comparison: Comparison) -> str:
     return "IQM" + ", 95% interval" * any(row.has_interval for row in comparison.rows)
 
 
-def _draw_environment(axes: Any, comparison: Comparison, place: int, styles: Sequence[Style]) -> None:
+def _draw_environment(axes: "Axes", comparison: Comparison, place: int, styles: Sequence[RowStyle]) -> None:
     environment = comparison.environments[place]
     tables = [row.entries[place] for row in comparison.rows]
     lines = [iqm_curve(x.steps, x.curves, row) for x, row in zip(tables, comparison.rows, strict=True)]
     _draw(axes, styles, lines)
-    _mark_failures(axes, tables, styles)
+    for entry, style in zip(tables, styles, strict=True):
+        if ends := curves.last_points(entry.steps, entry.curves, np.flatnonzero(entry.failed).tolist()):
+            axes.plot(*zip(*ends, strict=True), "x", color=style.colour, markersize=6)
     _label_steps(axes, f"{comparison.metric_label}: {_statistic(comparison)}", environment)
     if comparison.target is not None:
         axes.axhline(comparison.target_in(environment), color=TEXT, linewidth=0.8, linestyle=":")
 
 
-def _mark_failures(axes: Any, tables: Sequence[Entry], styles: Sequence[Style]) -> None:
-    """Mark the last evaluation of each seed that failed."""
-    for entry, style in zip(tables, styles, strict=True):
-        known = [
-            (k, np.flatnonzero(np.isfinite(entry.curves[:, k]))[-1:]) for k in np.flatnonzero(entry.failed)
-        ]
-        ends = [(entry.steps[row], entry.curves[row, k]) for k, rows in known for row in rows]
-        if ends:
-            axes.plot(*zip(*ends, strict=True), "x", color=style.colour, markersize=6)
-
-
-def _draw_efficiency(axes: Any, comparison: Comparison, styles: Sequence[Style]) -> None:
+def _draw_efficiency(axes: "Axes", comparison: Comparison, styles: Sequence[RowStyle]) -> None:
     """Draw the IQM of normalised scores of all environments against the share of the steps that all have."""
     share = np.linspace(0, 1, 51)
     tables: list[list[np.ndarray]] = [[] for _ in comparison.rows]
@@ -178,7 +196,7 @@ def _draw_efficiency(axes: Any, comparison: Comparison, styles: Sequence[Style])
         grid, values = shared_curves(entries)
         nearest = np.searchsorted(grid, share * grid[-1] * (1 + 1e-12), side="right") - 1
         for table, x in zip(tables, values, strict=True):
-            table.append(comparison.normalise(x, environment)[np.maximum(nearest, 0)])
+            table.append(comparison.bounds[environment].normalise(x)[np.maximum(nearest, 0)])
     lines = [
         iqm_curve(share, np.stack(table, axis=-1), row)
         for table, row in zip(tables, comparison.rows, strict=True)
@@ -192,7 +210,7 @@ def _draw_efficiency(axes: Any, comparison: Comparison, styles: Sequence[Style])
     )
 
 
-def _draw_reached(axes: Any, comparison: Comparison, place: int, styles: Sequence[Style]) -> None:
+def _draw_reached(axes: "Axes", comparison: Comparison, place: int, styles: Sequence[RowStyle]) -> None:
     """Draw the share of seeds that have reached the target, against steps."""
     lines = []
     for row in comparison.rows:
@@ -207,7 +225,7 @@ def _draw_reached(axes: Any, comparison: Comparison, place: int, styles: Sequenc
     _label_steps(axes, "share of seeds that reached it", title)
 
 
-def _draw_profiles(axes: Any, comparison: Comparison, styles: Sequence[Style]) -> None:
+def _draw_profiles(axes: "Axes", comparison: Comparison, styles: Sequence[RowStyle]) -> None:
     finite = np.concatenate([row.scores[np.isfinite(row.scores)] for row in comparison.rows])
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     margin = 0.02 * (high - low) or 0.02 * abs(low) or 0.02
@@ -222,24 +240,19 @@ def _draw_profiles(axes: Any, comparison: Comparison, styles: Sequence[Style]) -
     _label(axes, f"{kind} τ", "share of seeds with a score above τ", "Performance profile")
 
 
-def iqm_curve(x: np.ndarray, values: np.ndarray, row: Row) -> Curve:
+def iqm_curve(x: np.ndarray, values: np.ndarray, row: ComparedRow) -> Curve:
     """Compute the IQM over seeds and its pointwise interval.
 
     Args:
       values: [G, seeds] or [G, seeds, environments].
     """
-    columns = np.full((3, len(x)), np.nan)
-    for column, point in enumerate(values):
-        columns[0, column] = scores.iqm(point)
-        if (
-            row.has_interval
-            and (interval := scores.score_interval(point, repetitions=REPETITIONS)) is not None
-        ):
-            columns[1:, column] = interval
+    columns = iqm_and_interval(values, REPETITIONS, has_interval=row.has_interval)
+    # Where a seed has no evaluation there is no point: a mean of the others alone would be another quantity.
+    columns[:, np.isnan(values).reshape(len(values), -1).any(axis=1)] = np.nan
     return Curve(x, *columns)
 
 
-def profile_curve(thresholds: np.ndarray, row: Row) -> Curve:
+def profile_curve(thresholds: np.ndarray, row: ComparedRow) -> Curve:
     """Compute the performance profile of a row and its pointwise interval."""
     middle = comparisons.performance_profile(row.scores, thresholds)
     none = np.full(len(thresholds), np.nan)
@@ -247,7 +260,7 @@ def profile_curve(thresholds: np.ndarray, row: Row) -> Curve:
     return Curve(thresholds, middle, low, high)
 
 
-def _draw(axes: Any, styles: Sequence[Style], lines: Sequence[Curve], step: str | None = None) -> None:
+def _draw(axes: "Axes", styles: Sequence[RowStyle], lines: Sequence[Curve], step: str | None = None) -> None:
     """Draw a curve of each row.
 
     Args:
@@ -271,7 +284,7 @@ def _draw(axes: Any, styles: Sequence[Style], lines: Sequence[Curve], step: str 
     axes.set_ylim(bottom=bottom)
 
 
-def _label_steps(axes: Any, y: str, title: str) -> None:
+def _label_steps(axes: "Axes", y: str, title: str) -> None:
     _label(axes, "environment steps of each seed", y, title)
     axes.xaxis.set_major_formatter(format_steps)
     axes.set_xlim(left=0)
@@ -280,7 +293,7 @@ def _label_steps(axes: Any, y: str, title: str) -> None:
         axes.set_xticks([0])
 
 
-def _label(axes: Any, x: str, y: str, title: str) -> None:
+def _label(axes: "Axes", x: str, y: str, title: str) -> None:
     axes.set_xlabel(x, color=TEXT)
     axes.set_ylabel(y, color=TEXT)
     figures.style(axes)

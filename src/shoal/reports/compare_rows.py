@@ -2,18 +2,25 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 
 from shoal.records import curves, scores
-from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Entry
+from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Bounds, ComparedRun
 from shoal.reports.run_record import RETURN
 
-Interval = tuple[float, float]
+
+class Estimate(TypedDict, total=False):
+    """A statistic as JSON holds it: with its interval, or `why` there is no value."""
+
+    value: float | None
+    interval: list[float] | None
+    why: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """One side of a comparison: a run, or the runs of one algorithm in several environments.
 
     Attributes:
@@ -22,7 +29,7 @@ class Row:
     """
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ComparedRun, ...]
     scores: np.ndarray
 
     @property
@@ -46,15 +53,15 @@ class Comparison:
     """Rows, and what is asked of them.
 
     Attributes:
-      bounds: of the scores of each environment, by which they are normalised; None where they are not known.
+      bounds: of the scores of each environment, by which they are normalised; empty where they are not known.
       target: the score to which steps are counted; None for none. Normalised where there are several environments.
       consecutive: the number of evaluations of a run in a row that must reach it.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     metric: str
     environments: tuple[str, ...]
-    bounds: Mapping[str, Interval] | None
+    bounds: Mapping[str, Bounds]
     target: float | None = None
     consecutive: int = 2
     notes: tuple[str, ...] = ()
@@ -69,22 +76,13 @@ class Comparison:
         """What a curve shows, for the axes of pictures."""
         return "return" if self.metric in (ABSOLUTE, FINAL, RETURN) else self.metric
 
-    def normalise(self, values: np.ndarray, environment: str) -> np.ndarray:
-        """Scale scores of an environment so that its bounds become 0 and 1."""
-        assert self.bounds is not None
-        low, high = self.bounds[environment]
-        return (values - low) / (high - low)
-
     def target_in(self, environment: str) -> float:
         """Return the target as a score of an environment."""
         assert self.target is not None
-        if not self.is_normalised or self.bounds is None:
-            return self.target
-        low, high = self.bounds[environment]
-        return low + self.target * (high - low)
+        return self.bounds[environment].restore(self.target) if self.is_normalised else self.target
 
 
-def times_to_score(comparison: Comparison, entry: Entry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def times_to_score(comparison: Comparison, entry: ComparedRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute the steps between which each seed reaches the target, by its own evaluations, and whether it does.
 
     One that does not has the steps until which it was observed. A seed that failed never reaches it: its steps are
@@ -97,7 +95,7 @@ def times_to_score(comparison: Comparison, entry: Entry) -> tuple[np.ndarray, np
     return np.where(has_reached, before, end), np.where(has_reached, times, end), has_reached
 
 
-def shared_curves(entries: Sequence[Entry]) -> tuple[np.ndarray, list[np.ndarray]]:
+def shared_curves(entries: Sequence[ComparedRun]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Read the curves of several runs at the points of a common grid at which every run has an evaluation.
 
     Whoever looks more often finds a high score sooner, and whoever looks longer finds more of them: see
@@ -114,7 +112,7 @@ def shared_curves(entries: Sequence[Entry]) -> tuple[np.ndarray, list[np.ndarray
     return grid[is_shared], [x[is_shared] for x in values]
 
 
-def common_times(comparison: Comparison, entries: Sequence[Entry]) -> tuple[list[np.ndarray], int]:
+def common_times(comparison: Comparison, entries: Sequence[ComparedRun]) -> tuple[list[np.ndarray], int]:
     """Compute the steps at which the seeds of each entry reach the target by the evaluations that all have.
 
     Returns:

@@ -9,12 +9,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.base.files import write_whole_file
 from shoal.base.user_errors import describe_error
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOUR = "#1f6fb4"
 COLOURS = (COLOUR, "#c8553d", "#4f8a3c", "#8a5fb0")  # of several curves
@@ -24,13 +29,13 @@ DASHES = ("-", "--", ":", "-.")  # of curves beyond the palette
 TEXT = "#333333"
 GRID = "#e6e6e6"
 FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
-DATES: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+DATES: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 MAX_LABEL = 60  # letters of a name in a legend
 LETTERS_PER_INCH = 13  # of the legend's font
 FEW_POINTS = 10  # of a curve, each of which has a marker
 
 
-def new_figure(width: float = 7, height: float = 4.2) -> Any:
+def new_figure(width: float = 7, height: float = 4.2) -> "Figure":
     """Make a figure of a size in inches, of 150 pixels each, without a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 (takes half a second)
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -79,18 +84,18 @@ def _describe_failure(error: Exception) -> str:
     return f"{text} (MPLBACKEND={backend})" if backend and "backend" in text else text
 
 
-def set_title(axes: Any, title: str) -> None:
+def set_title(axes: "Axes", title: str) -> None:
     """Write the heading of a picture above its axes, at the left."""
     axes.set_title(title, loc="left", color=TEXT, fontsize=11, fontweight="bold")
 
 
-def save(figure: Any, path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of its path's suffix, in a directory that exists."""
     with write_whole_file(Path(path), parents=False) as file:
         write(figure, file, FORMATS[Path(path).suffix.lower()])
 
 
-def write(figure: Any, file: IO[Any], kind: str, **options: Any) -> None:
+def write(figure: "Figure", file: IO[bytes] | IO[str], kind: str, *, transparent: bool | None = None) -> None:
     """Write a figure to a file, with texts that stay text, and say nothing on the terminal.
 
     Names are shown as they are, and not as formulae. The same figure gives the same bytes.
@@ -103,13 +108,12 @@ def write(figure: Any, file: IO[Any], kind: str, **options: Any) -> None:
         text.set_usetex(False)
     # Ids of an SVG from a salt, and no date.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "shoal", "pdf.fonttype": 42}
-    options.setdefault("metadata", DATES.get(kind))
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font lacks
-        figure.savefig(file, format=kind, **options)
+        figure.savefig(file, format=kind, metadata=DATES.get(kind), transparent=transparent)
 
 
-def style(axes: Any) -> None:
+def style(axes: "Axes") -> None:
     """Give axes the lines and colours that all pictures have."""
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -122,20 +126,19 @@ def cut(name: str, letters: int = MAX_LABEL) -> str:
     return name if len(name) <= letters else f"{name[: letters - 3]}..."
 
 
-def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
+def add_legend(figure: Any, handles: Sequence["Artist"], labels: Sequence[str]) -> None:
     """Add the one legend of a figure, below all axes; long names are cut."""
     if not labels:
         return
-    texts = [
-        " " * label.startswith("_") + cut(label) for label in labels
-    ]  # one with "_" at its begin is hidden
+    # matplotlib hides labels that begin with "_".
+    texts = [" " * label.startswith("_") + cut(label) for label in labels]
     letters = figure.get_figwidth() * LETTERS_PER_INCH
     columns = max(1, min(len(texts), 4, int(letters / (max(map(len, texts)) + 8))))
     style: Any = {"frameon": False, "fontsize": 9, "labelcolor": TEXT}
     figure.legend(handles, texts, loc="outside lower center", ncols=columns, **style)
 
 
-def add_legend_of(axes: Any) -> None:
+def add_legend_of(axes: "Axes") -> None:
     """Add the legend of the only axes of a figure, in the reverse order of drawing."""
     handles, labels = axes.get_legend_handles_labels()
     add_legend(axes.figure, handles[::-1], labels[::-1])
@@ -168,7 +171,7 @@ def set_log_ticks(axis: Any, form: Callable[[float], str] = "{:.6g}".format) -> 
     axis.set_ticks([], minor=True)
 
 
-def format_steps(steps: float, _: int) -> str:
+def format_steps(steps: float, _: float) -> str:
     """Format 1,500,000 as 1.5M, for the ticks of the horizontal axis."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(steps) >= size:

@@ -2,15 +2,19 @@
 
 import io
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shoal.records import curves, scores
-from shoal.records.members import Members
+from shoal.records.members import Members, places_by_label
 from shoal.reports import figures
 from shoal.reports.figures import DASHES, GRID, PALETTE, TEXT, format_steps
 from shoal.reports.markup import Markup, element
+from shoal.reports.plots import iqm_and_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_POINTS = 200  # of a curve; more are thinned evenly
 REPETITIONS = 2_000  # of the bootstrap at each point: 256 members take seconds
@@ -79,9 +83,7 @@ def by_setting(
       failed: the places of members that were not trained to the end.
       is_pbt: whether the members copy each other.
     """
-    places: dict[str, list[int]] = {}
-    for k, member in enumerate(members):
-        places.setdefault(member.label, []).append(k)
+    places = places_by_label(members)
     unit = "member" if is_pbt else "seed"
     known = np.where(np.isfinite(values), values, np.inf).min(axis=1, initial=np.inf)
     return {
@@ -106,16 +108,14 @@ def prepare(found: Evaluations) -> LearningCurve:
     values = found.values[rows]
     have_all_failed = len(found.failed) == count
     filled = curves.with_failures(values, () if have_all_failed else found.failed)
+    # Beside other settings a seed that failed counts as the worst of them all, as where they are ranked.
     worst = np.broadcast_to(found.worst, len(found.steps))[rows, None]
     filled = np.where(np.isneginf(filled), worst, filled)
-    statistics = np.full((5, len(rows)), np.nan)  # in the order of the fields
-    for column, row in enumerate(filled):
-        known = row[~np.isnan(row)]
-        if known.size:
-            has_interval = found.is_independent and not have_all_failed
-            interval = _interval(known) if has_interval else (np.nan, np.nan)
-            mean = np.nan if have_all_failed else scores.iqm(known)
-            statistics[:, column] = mean, *interval, known.min(), known.max()
+    has_interval = found.is_independent and not have_all_failed
+    middle, low, high = iqm_and_interval(filled, REPETITIONS, has_interval=has_interval)
+    if have_all_failed:
+        middle[:] = np.nan
+    lowest, highest = (extreme.reduce(filled, axis=1) for extreme in (np.fmin, np.fmax))  # which skip NaN
     description = f"{count:,} {found.unit}{'s' * (count != 1)}"
     if found.failed:
         description += f", of which {len(found.failed)} failed"
@@ -125,14 +125,9 @@ def prepare(found: Evaluations) -> LearningCurve:
     else:
         lines, failed = _quantiles(filled), ()
         description += "; thin lines are quantiles"
-    middle, low, high, lowest, highest = statistics
     return LearningCurve(
         found.name, found.steps[rows], middle, low, high, lowest, highest, lines, failed, description
     )
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    return scores.score_interval(values, repetitions=REPETITIONS) or (np.nan, np.nan)
 
 
 def _quantiles(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -165,7 +160,7 @@ def to_svg(curves: Sequence[LearningCurve], title: str) -> Markup:
     return Markup(picture.replace("<svg", element("svg", **label).removesuffix("></svg>"), 1))
 
 
-def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> None:
+def _draw(axes: "Axes", curve: LearningCurve, place: int, *, with_lines: bool) -> None:
     style: Any = {"color": PALETTE[place % len(PALETTE)], "marker": "o", "markersize": 4}
     if with_lines and len(curve.lines) > 1:
         for line in curve.lines.values():
@@ -179,9 +174,9 @@ def _draw(axes: Any, curve: LearningCurve, place: int, *, with_lines: bool) -> N
     middle = curve.middle if len(curve.lines) > 1 else next(iter(curve.lines.values()))
     middle = np.where(np.isfinite(middle), middle, np.nan)
     dashes = DASHES[place // len(PALETTE) % len(DASHES)]
-    (line,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_marked_points(middle), **style)
+    (drawn,) = axes.plot(curve.steps, middle, dashes, linewidth=2, markevery=_marked_points(middle), **style)
     label = curve.name or curve.description
-    line.set_label(f" {label}")  # matplotlib hides labels that begin with "_"
+    drawn.set_label(f" {label}")  # as in `figures.add_legend`
 
 
 def _marked_points(values: np.ndarray) -> list[int]:

@@ -43,6 +43,11 @@ def breakable(text: str) -> Markup:
     return text if isinstance(text, Markup) else Markup(SEPARATORS.sub(r"\1<wbr>", html.escape(text)))
 
 
+def scroll(content: Markup) -> Markup:
+    """Let a wide table scroll by itself, also by the keyboard."""
+    return element("div", content, class_="scroll", tabindex="0")
+
+
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()
 ) -> Markup:

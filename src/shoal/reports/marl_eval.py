@@ -10,22 +10,19 @@ the reader of id-marl-eval 0.0.4.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.records import curves
-from shoal.records.json_files import json_text, write_text
-from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Entry
-from shoal.reports.compare_rows import Row
+from shoal.reports.compare_inputs import ABSOLUTE, FINAL, ComparedRun
+from shoal.reports.compare_rows import ComparedRow
 
 SUITE = "shoal"  # the environment of the format, whose tasks are Shoal's environments
 NO_NAMES = ","  # marl-eval refuses algorithms that have it in their names
 
 
-def to_marl_eval(rows: Sequence[Row], metric: str) -> dict[str, Any]:
+def to_marl_eval(rows: Sequence[ComparedRow], metric: str) -> dict[str, object]:
     """Build the content of the file.
 
     Raises:
@@ -46,7 +43,7 @@ def to_marl_eval(rows: Sequence[Row], metric: str) -> dict[str, Any]:
     return {SUITE: tasks}
 
 
-def _check_row(row: Row, seeds: int) -> None:
+def _check_row(row: ComparedRow, seeds: int) -> None:
     if row.failures:
         raise ShoalError(f"of {row.name} {row.failures} failed, whose scores marl-eval's format cannot hold")
     if len(row.scores) != seeds:
@@ -60,7 +57,7 @@ def _check_row(row: Row, seeds: int) -> None:
             raise ShoalError(f"run {entry.path!r} has no evaluations during training, which marl-eval needs")
 
 
-def _shared_grid(entries: Sequence[Entry]) -> np.ndarray:
+def _shared_grid(entries: Sequence[ComparedRun]) -> np.ndarray:
     """Return the points of the common grid at which all runs have an evaluation."""
     grid = curves.common_grid([entry.steps for entry in entries])
     tables = [curves.on_grid(grid, entry.steps, entry.curves) for entry in entries]
@@ -72,8 +69,9 @@ def _spread(grid: np.ndarray, count: int) -> np.ndarray:
     return grid[np.round(np.linspace(0, len(grid) - 1, count)).astype(int)]
 
 
-def _algorithm(entry: Entry, grid: np.ndarray, metric: str) -> dict[str, Any]:
+def _algorithm(entry: ComparedRun, grid: np.ndarray, metric: str) -> dict[str, object]:
     """Return the seeds of one run, which all algorithms must name alike: they are counted from 0."""
+    # A point of the grid may lie behind a run's end, and stands for its last step: see `curves.on_grid`.
     places = np.searchsorted(entry.steps, grid, side="right") - 1  # the last evaluation at or before a point
     table = entry.curves[places]
     return {
@@ -84,12 +82,3 @@ def _algorithm(entry: Entry, grid: np.ndarray, metric: str) -> dict[str, Any]:
         | {"absolute_metrics": {metric: [float(score)]}}
         for column, score in enumerate(entry.scores)
     }
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Write the file, which must not exist.
-
-    Raises:
-      ShoalError: it exists, or cannot be written.
-    """
-    write_text(path, json_text(content, not_finite=str), new=True)

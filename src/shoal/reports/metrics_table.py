@@ -1,23 +1,20 @@
 """The rows of `metrics.jsonl` of a run or of all runs of a sweep, as columns."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.user_errors import reports_user_code
 from shoal.reports.records import read
-from shoal.reports.run_record import RunRecord
+from shoal.reports.run_record import FIRST
 from shoal.reports.sweep_record import SweepRecord
 
-FIRST = ("run", "kind", "step", "updates", "time", "seed", "label")  # the columns before all others
 WHOLE = ("step", "updates", "seed")  # columns of whole numbers, which every row has
 
 
 @reports_user_code
-def metrics(run: Any, *, kind: str = "") -> dict[str, np.ndarray]:
+def metrics(run: object, *, kind: str = "") -> dict[str, np.ndarray]:
     """Read the metrics of a run as columns, such as pandas takes: `pandas.DataFrame(shoal.metrics("runs/first"))`.
 
     A row is one member at one log point, evaluation or exchange, in the order in which they were written. A run that is
@@ -36,10 +33,12 @@ def metrics(run: Any, *, kind: str = "") -> dict[str, np.ndarray]:
     Raises:
       ShoalError: there is no such run, no row of that kind where there are others, or a file is damaged.
     """
-    record = read(getattr(run, "path", run))
-    is_sweep = isinstance(record, SweepRecord)
+    record = read(run)
     runs = [*record.runs, *record.confirmation] if isinstance(record, SweepRecord) else [record]
-    rows = [row for one in runs for row in _rows(one, record.path if is_sweep else None, kind)]
+    rows = list[dict[str, object]]()
+    for one in runs:
+        place = {} if one is record else {"run": str(one.path.relative_to(record.path))}
+        rows += [place | row for row in one.rows(kind)]
     if kind and not rows:
         kinds = dict.fromkeys(row["kind"] for one in runs for row in one.rows())
         if kinds:
@@ -50,13 +49,7 @@ def metrics(run: Any, *, kind: str = "") -> dict[str, np.ndarray]:
     return {name: _column(name, [row.get(name) for row in rows]) for name in ordered}
 
 
-def _rows(run: RunRecord, sweep: Path | None, kind: str) -> list[dict[str, Any]]:
-    """Read the rows of a run, with the path of the run within its sweep if it belongs to one."""
-    columns = {} if sweep is None else {"run": str(run.path.relative_to(sweep))}
-    return [columns | row for row in run.rows(kind)]
-
-
-def _column(name: str, values: Sequence[Any]) -> np.ndarray:
+def _column(name: str, values: Sequence[object]) -> np.ndarray:
     """Return a column: of whole numbers where each row has one, of float64 with NaN, else of objects with None."""
     if name in WHOLE and None not in values:
         return np.asarray(values, np.int64)

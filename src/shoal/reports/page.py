@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,9 @@ from shoal.config import arguments
 from shoal.reports import records
 from shoal.reports.figures import PALETTE
 from shoal.reports.learning_curves import MAX_POINTS, LearningCurve, prepare, to_svg
-from shoal.reports.markup import Markup, breakable, element, join, table, void
+from shoal.reports.markup import Markup, breakable, element, join, scroll, table, void
 from shoal.reports.page_comparison import comparison
-from shoal.reports.page_sections import folded, record_section, scroll
+from shoal.reports.page_sections import folded, record_section
 from shoal.reports.record_curves import evaluations_of
 from shoal.reports.run_html import number_cells
 from shoal.reports.run_record import RunRecord
@@ -37,7 +36,7 @@ DIGITS = 5  # of the numbers that curves are drawn by
 
 @reports_user_code
 def report(
-    runs: Any, out: str | Path = "report.html", *, force: bool = False, film_size: str = "20MB"
+    runs: object, out: str | Path = "report.html", *, force: bool = False, film_size: str = "20MB"
 ) -> Path:
     """Write a page about runs and sweeps: one HTML file with everything in it, which opens without a network.
 
@@ -58,10 +57,10 @@ def report(
     """
     path = _checked_output(out, arguments.boolean("force", force))
     film_bytes = arguments.num_bytes("film_size", arguments.text("film_size", film_size, "20MB"))
-    listed: Sequence[Any] = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    listed: Sequence[object] = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not listed:
         raise ShoalError("runs is empty; name a run, such as runs/CartPole-v1-ppo-20260131-093000.")
-    found = [records.read(getattr(run, "path", run)) for run in listed]
+    found = [records.read(run) for run in listed]
     page = page_of(dict(zip(names_of(found), found, strict=True)), film_bytes)
     with write_whole_file(path, parents=False, new=not force) as file:
         file.write(page.encode(errors="replace"))  # a name may hold half a surrogate
@@ -178,6 +177,7 @@ def _chart(place: int, environment: str, curves: Sequence[LearningCurve]) -> Mar
         element("p", breakable(name), ": every seed failed, so that there is no mean to draw.")
         for name in failed
     ]
+    # One point is no curve, and its number is in the section of the run.
     if max(drawn, default=0) < 2:
         return element("section", element("h3", title), *failures)
     lines = [
@@ -220,7 +220,7 @@ def _numbers(curve: LearningCurve) -> Markup:
     return scroll(table(caption, head, rows, head))
 
 
-def to_data(curve: LearningCurve) -> dict[str, Any]:
+def to_data(curve: LearningCurve) -> dict[str, object]:
     """Return a curve as the page's script reads it."""
     has_interval = np.isfinite(curve.low) & np.isfinite(curve.high)
     low, high = (np.where(has_interval, end, np.nan) for end in (curve.low, curve.high))
@@ -246,7 +246,7 @@ def _rounded(values: np.ndarray) -> list[float | int | None]:
     return [int(x) if x is not None and x.is_integer() else x for x in rounded]
 
 
-def data_text(data: Mapping[str, Any]) -> Markup:
+def data_text(data: Mapping[str, object]) -> Markup:
     """Return data as JSON that cannot end the script element that holds it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

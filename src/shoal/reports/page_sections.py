@@ -10,22 +10,17 @@ import numpy as np
 from shoal.base.numbers import format_duration, format_interval, format_number
 from shoal.records import scores
 from shoal.records.json_files import read_json, report_wrong_types
-from shoal.reports.markup import Markup, breakable, element, join, table
+from shoal.reports.markup import Markup, breakable, element, join, scroll, table
 from shoal.reports.page_files import films_of, inline, pictures_of
-from shoal.reports.record_curves import ranking, scores_by_label
+from shoal.reports.record_curves import ranking
 from shoal.reports.run_html import members_table, returns_of, settings_table
-from shoal.reports.run_record import RunRecord
+from shoal.reports.run_record import RunRecord, scores_by_label
 from shoal.reports.sweep_record import SweepRecord
 
 OPEN_ROWS = 20  # of a table; a longer one is folded
 MAX_RANKED = 100  # settings of a sweep in its table
 SCHEDULE = "schedule.json"
 PARTS = ("seeds", "seed", "total_steps", "run_dir", "name", "tag", "note")  # said elsewhere in the page
-
-
-def scroll(content: Markup) -> Markup:
-    """Let a wide table scroll by itself, also by the keyboard."""
-    return element("div", content, class_="scroll", tabindex="0")
 
 
 def folded(title: str, content: Markup, *, is_open: bool = False) -> Markup:
@@ -146,11 +141,12 @@ def _returns(record: RunRecord) -> Markup:
     finished = record.summary if record.progress is None else None
     values, failed = record.scores()
     columns = returns_of(finished) or {"last evaluation": values.tolist()}
-    rows = members_table(record.members, columns, np.flatnonzero(failed).tolist())
-    count = record.num_members
-    if count <= OPEN_ROWS:
-        return scroll(rows)
-    return folded(f"Returns of all {count:,} members", scroll(rows))
+    rows = scroll(members_table(record.members, columns, np.flatnonzero(failed).tolist()))
+    return _folded_if_long(f"Returns of all {record.num_members:,} members", rows, record.num_members)
+
+
+def _folded_if_long(title: str, content: Markup, rows: int, *, is_open: bool = False) -> Markup:
+    return content if rows <= OPEN_ROWS else folded(title, content, is_open=is_open)
 
 
 def _ranked(record: RunRecord | SweepRecord) -> Markup:
@@ -181,7 +177,7 @@ def _ranking(caption: str, entries: Sequence[Mapping[str, Any]]) -> Markup:
     more = len(entries) - MAX_RANKED
     note = element("p", f"And {more:,} more, in members.csv of the sweep.") if more > 0 else Markup()
     content = join([scroll(settings_table(caption, entries[:MAX_RANKED])), note])
-    return content if len(entries) <= OPEN_ROWS else folded(caption, content, is_open=True)
+    return _folded_if_long(caption, content, len(entries), is_open=True)
 
 
 def _settings(record: RunRecord | SweepRecord) -> Markup:
@@ -205,10 +201,14 @@ def _preset(record: RunRecord) -> Markup:
     """Make the folded table of the settings of the preset as it was; nothing where there was none."""
     rows = [[name, _text(value)] for name, value in (record.config.get("preset") or {}).items()]
     title = f"Settings of {_base_of(record)}, which differ from the defaults of {record.algorithm}"
-    return folded(title, scroll(table(title, ("setting", "value"), rows))) if rows else Markup()
+    return _folded_table(title, ("setting", "value"), rows)
 
 
-def _text(value: Any) -> str:
+def _folded_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    return folded(title, scroll(table(title, head, rows))) if rows else Markup()
+
+
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -221,7 +221,7 @@ def _schedule(record: RunRecord | SweepRecord) -> Markup:
     rows = [[f"{x['step']:,}", *(f"{x['settings'][name]:.4g}" for name in names)] for x in points]
     head = ("environment steps", *names)
     content = scroll(table("Schedule of the best policy: settings from some steps on", head, rows, head))
-    return content if len(rows) <= OPEN_ROWS else folded("Schedule of the best policy", content)
+    return _folded_if_long("Schedule of the best policy", content, len(rows))
 
 
 def _origin(record: RunRecord) -> Markup:
@@ -250,17 +250,12 @@ def _versions(summary: Mapping[str, Any]) -> Markup:
     rows += [["revision", summary["revision"]]] if summary.get("revision") else []
     if device := summary.get("device"):
         rows.append(["devices", f"{device['count']} of {device['platform']} ({device['kind']})"])
-    rows += [[name, summary[name]] for name in ("host",) if summary.get(name)]
-    rows += [
-        [name.replace("_time", ""), summary[name]]
-        for name in ("started_time", "ended_time")
-        if summary.get(name)
-    ]
+    facts = ("host", "started_time", "ended_time")
+    rows += [[name.replace("_time", ""), summary[name]] for name in facts if summary.get(name)]
     rows += [[f"seconds: {name}", f"{x:,.2f}"] for name, x in summary.get("seconds", {}).items()]
     if summary.get("costs"):
         rows.append(["parameters", f"{summary['costs']['parameters']:,}"])
-    title = "Versions and machine"
-    return folded(title, scroll(table(title, ("what", "value"), rows))) if rows else Markup()
+    return _folded_table("Versions and machine", ("what", "value"), rows)
 
 
 def _command(record: RunRecord | SweepRecord) -> Markup:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.records.pbt_lineage import Ancestor, Exchange
 from shoal.records.pbt_settings import LINEAR, ONE_MINUS_LOG, magnitude
@@ -24,7 +25,7 @@ FAILED = {"colors": FAILED_COLOUR, "linestyles": ":", "linewidths": 2.2}
 def plot_lineage(
     path: Path,
     exchanges: Sequence[Exchange],
-    scores: Mapping[int, Any],
+    scores: Mapping[int, ArrayLike],
     best: Sequence[Ancestor],
     *,
     best_updates: int,

@@ -2,19 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shoal.records import curves, scores
 from shoal.reports import figures
 from shoal.reports.figures import COLOUR, COLOURS, TEXT, format_steps
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 def plot_learning_curve(
     path: Path,
     steps: Sequence[int],
-    returns: Any,
+    returns: ArrayLike,
     title: str,
     *,
     label: str = "return of an evaluation episode",
@@ -41,7 +45,7 @@ def plot_learning_curve(
 
 
 def plot_by_episode(
-    path: Path, curves: Mapping[str, Any], title: str, *, label: str = "return of the episode"
+    path: Path, curves: Mapping[str, ArrayLike], title: str, *, label: str = "return of the episode"
 ) -> None:
     """Write a PNG of the results of a trial's episodes by their index.
 
@@ -60,7 +64,7 @@ def plot_by_episode(
             axes.fill_between(episodes, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(episodes, middle, color=colour, linewidth=2, marker="o", markersize=4, label=name)
     axes.set_xlabel("episode of the trial", color=TEXT)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_ylabel(label, color=TEXT)
     figures.style(axes)
     figures.add_legend_of(axes)
@@ -69,7 +73,7 @@ def plot_by_episode(
 
 
 def _plot_curve(
-    axes: Any, steps: np.ndarray, returns: np.ndarray, unit: str = "seed", failed: Sequence[int] = ()
+    axes: "Axes", steps: np.ndarray, returns: np.ndarray, unit: str = "seed", failed: Sequence[int] = ()
 ) -> None:
     count, has_mean = returns.shape[1], len(failed) < returns.shape[1]
     rows = iqm_and_interval(curves.with_failures(returns, failed if has_mean else ()))
@@ -80,9 +84,7 @@ def _plot_curve(
         axes.plot([], [], color=COLOUR, alpha=0.4, linewidth=0.7, label=f"one {unit}")
         if has_mean and np.isfinite(low).any():
             axes.fill_between(steps, low, high, color=COLOUR, alpha=0.2, linewidth=0, label="95% interval")
-    ends = [(k, np.flatnonzero(np.isfinite(returns[:, k]))[-1:]) for k in failed]
-    points = [(steps[row], returns[row, k]) for k, rows in ends for row in rows]
-    if points:
+    if points := curves.last_points(steps, returns, failed):
         name = f"failed: {len(failed)} of {count} {unit}{'s' * (count > 1)}"
         axes.plot(*zip(*points, strict=True), "x", color=COLOURS[1], markersize=7, label=name)
     name = f"interquartile mean of {count} {unit}s" if count > 1 else f"one {unit}"
@@ -97,15 +99,23 @@ def _plot_curve(
     figures.add_legend_of(axes)
 
 
-def iqm_and_interval(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def iqm_and_interval(
+    returns: np.ndarray, repetitions: int = 10_000, *, has_interval: bool = True
+) -> np.ndarray:
     """Compute the IQM and the ends of its interval at each point, over the seeds that have a return there.
 
     The ends are NaN where there are too few seeds for an interval; all may be minus infinity, as returns may.
+
+    Args:
+      returns: [points, seeds] or [points, seeds, tasks]; NaN where there is none.
+      repetitions: of the bootstrap at each point.
+    Returns:
+      [3, points].
     """
-    rows = np.full((3, len(returns)), np.nan)
-    for column, row in enumerate(returns):
-        known = row[~np.isnan(row)]
+    found = np.full((3, len(returns)), np.nan)
+    for column, point in enumerate(returns):
+        known = point[~np.isnan(point).reshape(len(point), -1).any(axis=1)]
         if known.size:
-            interval = scores.score_interval(known)
-            rows[:, column] = [scores.iqm(known), *(interval or (np.nan, np.nan))]
-    return rows[0], rows[1], rows[2]
+            interval = scores.score_interval(known, repetitions=repetitions) if has_interval else None
+            found[:, column] = [scores.iqm(known), *(interval or (np.nan, np.nan))]
+    return found

@@ -1,13 +1,12 @@
 """The evaluations of runs and sweeps that a report draws: all seeds of a run, or the best of several settings."""
 
-import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from shoal.records.scores import rank_settings
 from shoal.reports.learning_curves import MAX_SETTINGS, Evaluations, by_setting
-from shoal.reports.run_record import RunRecord
+from shoal.reports.run_record import RunRecord, scores_by_label
 from shoal.reports.sweep_record import SweepRecord
 
 
@@ -37,16 +36,6 @@ def ranking(record: RunRecord | SweepRecord) -> list[str]:
         return [""]
     listed = [x["label"] for part in ("confirmed", "members") for x in summary.get(part, ())]
     return list(dict.fromkeys([*listed, *rank_settings(scores_by_label(runs))]))
-
-
-def scores_by_label(runs: Iterable[RunRecord]) -> dict[str, list[float]]:
-    """Return the scores of the seeds of each setting so far, NaN for one that failed."""
-    found: dict[str, list[float]] = {}
-    for run in runs:
-        values, failed = run.scores()
-        for member, value, has_failed in zip(run.members, values, failed, strict=True):
-            found.setdefault(member.label, []).append(math.nan if has_failed else float(value))
-    return found
 
 
 def _settings_of(run: RunRecord, labels: set[str]) -> list[Evaluations]:

@@ -6,48 +6,28 @@ Reading imports no JAX, takes no lock and changes no file, so that it works besi
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from shoal.base.errors import ShoalError, nearest
-from shoal.base.files import report_os_errors, user_path
-from shoal.records.directory import CONFIG
+from shoal.base.errors import ShoalError
+from shoal.base.files import user_path
+from shoal.records.directory import CONFIG, RunDirectory
 from shoal.records.json_files import read_json, report_wrong_types
-from shoal.records.search_files import CONFIRMATION, SWEEP
+from shoal.records.search_files import CONFIRMATION, SWEEP, holds_sweep
 from shoal.reports.run_record import RunRecord, read_run
 from shoal.reports.sweep_record import SweepRecord, read_sweep
 
 
-class DamagedRecord(NamedTuple):
-    """A directory that should hold a run, a sweep or a study, and cannot be read."""
-
-    path: Path
-    problem: str  # one sentence
-
-
-Record = RunRecord | SweepRecord | DamagedRecord
-
-
-def read(path: Path | str) -> RunRecord | SweepRecord:
-    """Read the record of a directory.
+def read(run: object) -> RunRecord | SweepRecord:
+    """Read the record of a directory: of a path, or of what `train` or `sweep` returned.
 
     Raises:
       ShoalError: it holds no run, sweep or study, and the sentence has the nearest name; or a file is damaged.
     """
-    path = user_path(path, "run directory")
-    with report_os_errors(f"run directory {str(path)!r} cannot be read"):
-        if (path / SWEEP).is_file():
-            return read_sweep(path)
-        if (path / CONFIG).is_file():
-            return read_run(path)
-        if path.is_dir():
-            raise ShoalError(f"{str(path)!r} holds no run: it has neither {CONFIG} nor {SWEEP}.")
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        names = [str(sibling) for sibling in siblings if _holds_record(str(sibling))]
-    raise ShoalError(f"there is no run directory {str(path)!r}{nearest(str(path), names) or '.'}")
+    path = user_path(getattr(run, "path", run), "run directory")
+    return read_sweep(path) if holds_sweep(path) else read_run(RunDirectory.open(path, beside=SWEEP).path)
 
 
-def find(directory: Path | str) -> list[Record]:
-    """Find all runs, sweeps and studies in a directory and below it, by path; or the one that the directory holds.
+def find(directory: Path | str) -> list[Path]:
+    """Find the paths of all runs, sweeps and studies in a directory and below it, or of the one that it holds.
 
     A run of a sweep belongs to the sweep. Hidden directories are not searched, and of links only those to a run.
 
@@ -57,7 +37,7 @@ def find(directory: Path | str) -> list[Record]:
     directory = user_path(directory, "directory")
     if not directory.is_dir():
         raise ShoalError(f"there is no directory {str(directory)!r}.")
-    return [_record(Path(path)) for path in _paths(str(directory))]
+    return [Path(path) for path in _paths(str(directory))]
 
 
 def _paths(directory: str) -> Iterator[str]:
@@ -65,6 +45,7 @@ def _paths(directory: str) -> Iterator[str]:
     inside: set[str] = set()
     if _holds_record(directory):
         yield directory
+        # What lies within a run is a part of it; a sweep's folder may hold runs of others.
         if not os.path.isfile(os.path.join(directory, SWEEP)):
             return
         inside = _folders_of_sweep(Path(directory))
@@ -77,6 +58,7 @@ def _paths(directory: str) -> Iterator[str]:
     for entry in entries:
         if entry.name.startswith(".") or entry.name in inside or not entry.is_dir():
             continue
+        # A link may lead to a folder above it, without end.
         if not entry.is_symlink():
             yield from _paths(entry.path)
         elif _holds_record(entry.path):
@@ -91,13 +73,6 @@ def _folders_of_sweep(path: Path) -> set[str]:
             return {CONFIRMATION, *planned}
     except ShoalError:
         return set(os.listdir(path))
-
-
-def _record(path: Path) -> Record:
-    try:
-        return read(path)
-    except ShoalError as error:
-        return DamagedRecord(path, str(error))
 
 
 def _holds_record(path: str) -> bool:

@@ -6,24 +6,26 @@ import datetime
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.base.files import report_os_errors
 from shoal.records import scores
+from shoal.records.checkpoint_record import TIMES
 from shoal.records.directory import CONFIG, PROGRESS, SUMMARY, RunDirectory, restore_scores
 from shoal.records.history import with_last_scores
 from shoal.records.json_files import read_json, read_number, report_wrong_types
 from shoal.records.lock import is_held
 from shoal.records.members import Members, members_of_config
-from shoal.records.metrics_file import METRICS, first_row, last_row
+from shoal.records.metrics_file import METRICS, row_at
 
-State = Literal["training", "interrupted", "finished", "failed"]
+RunState = Literal["training", "interrupted", "finished", "failed"]
 RETURN = "return_mean"
+FIRST = ("run", "kind", "step", "updates", "time", "seed", "label")  # columns of metrics before all others
 
 
 class MemberScores(NamedTuple):
@@ -55,8 +57,11 @@ class Score(NamedTuple):
     failed: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
 class Described:
-    """The names that the settings of a run or a sweep have for it; a base class."""
+    """What runs and sweeps have alike: a directory, and the names that their settings have for it; a base class."""
+
+    path: Path
 
     @property
     def _settings(self) -> Mapping[str, Any]:
@@ -88,6 +93,11 @@ class Described:
         """The note that the user gave; "" for none."""
         return str(self._settings["run"].get("note") or "")
 
+    @functools.cached_property
+    def bytes(self) -> int:
+        """The size of all files of the directory."""
+        return directory_bytes(self.path)
+
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord(Described):
@@ -101,7 +111,6 @@ class RunRecord(Described):
       members: who member k is, by the order of all arrays of the run.
     """
 
-    path: Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
@@ -118,7 +127,7 @@ class RunRecord(Described):
         return len(self.members)
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping[str, object]:
         """The settings that differ from those of the preset, or of the algorithm where there is none; those that
         population-based training changes are left out.
         """
@@ -126,7 +135,7 @@ class RunRecord(Described):
         return {name: value for name, value in found.items() if name not in self._tuned}
 
     @functools.cached_property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Whether a process trains the run ("training"), or how it ended.
 
         A run is "interrupted" that can be resumed, and "failed" where a number of every member was not finite.
@@ -140,20 +149,16 @@ class RunRecord(Described):
     @functools.cached_property
     def steps(self) -> int:
         """The environment steps that each member has made."""
+        # Of a run that was killed the rows go on behind what was last written about it.
         made = [x["steps_per_seed"] for x in (self.summary, self.progress) if x is not None]
         return max(map(int, made if self.has_ended else [*made, self._last_step]))
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of all files of the directory."""
-        return directory_bytes(self.path)
 
     @functools.cached_property
     def date(self) -> datetime.datetime:
         """When the run started, in UTC; of runs that did not write it, when their settings were written."""
         if started := (self.summary or {}).get("started_time"):
             return datetime.datetime.fromisoformat(started)
-        row = first_row(self.path)
+        row = row_at(self.path, 0)
         with report_os_errors(f"{self.path / CONFIG} cannot be read"):
             seconds = row.get("time") or (self.path / CONFIG).stat().st_mtime
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
@@ -180,11 +185,11 @@ class RunRecord(Described):
         table: dict[int, np.ndarray] = {}
         rows = self.rows("evaluation")
         with report_wrong_types(str(self.path / METRICS)):
-            if rows and not any(metric in row for row in rows):
-                raise ShoalError(
-                    f"the evaluations of run {str(self.path)!r} have no metric {metric!r}"
-                    f"{nearest(metric, rows[0]) or '.'}"
-                )
+            names = {name for row in rows for name in row} - {*FIRST, *TIMES}
+            if rows and metric not in names:
+                listing = f"shoal.metrics({str(self.path)!r})"
+                hint = nearest(metric, names) or f"; {alternatives(metric, names, listing, 'it has')}"
+                raise ShoalError(f"the evaluations of run {str(self.path)!r} have no metric {metric!r}{hint}")
             for row in rows:
                 values = table.setdefault(row["step"], np.full(len(places), np.nan))
                 values[places[row.get("label", ""), row["seed"]]] = read_number(row.get(metric))
@@ -195,16 +200,16 @@ class RunRecord(Described):
         values = np.stack([table[step] for step in steps]) if steps else np.empty((0, len(places)))
         return np.asarray(steps, np.int64), values
 
-    def scores(self, metric: str = RETURN) -> MemberScores:
+    def scores(self) -> MemberScores:
         """Return the score of each member: of its best policy, evaluated again; where there is no such evaluation, of
         its last policy; and of a run that has not finished, of its last evaluation.
 
         Raises:
-          ShoalError: as `evaluations`.
+          ShoalError: a file is damaged.
         """
-        values, failed = self._final_values(metric), self._failed_members()
+        values, failed = self._final_returns(), self._failed_members()
         if values is None:
-            table = (self._returns if metric == RETURN else self.evaluations(metric))[1]
+            table = self._returns[1]
             if self.config.get("halving"):  # members that were stopped have their last numbers
                 table = with_last_scores(table, range(len(self.members)))
             elif len(table):
@@ -247,7 +252,7 @@ class RunRecord(Described):
 
     @functools.cached_property
     def _last_step(self) -> int:
-        row = last_row(self.path)
+        row = row_at(self.path, -1)
         return int(row["step"]) if row else 0
 
     @property
@@ -255,20 +260,15 @@ class RunRecord(Described):
         """The summary, if it is of all that was trained."""
         return self.summary if self.has_ended else None
 
-    def _final_values(self, metric: str) -> np.ndarray | None:
-        """Return a metric of each member's policy at the end of the run, or None."""
-        if self._result is None:
-            return None
-        if metric == RETURN:
-            part = self._result["absolute"] or self._result["final"]
-            found = part and part["returns"]
-        else:
-            found = self._result["evaluation"].get(metric)
+    def _final_returns(self) -> np.ndarray | None:
+        """Return the return of each member's policy at the end of the run, or None."""
+        part = self._result and (self._result["absolute"] or self._result["final"])
         with report_wrong_types(str(self.path / SUMMARY)):
-            return np.asarray([read_number(x) for x in found], np.float64) if found else None
+            return np.asarray([read_number(x) for x in part["returns"]], np.float64) if part else None
 
     def _failed_members(self) -> np.ndarray:
         """Report of each member whether a number of it was not finite, as far as the files say, [members]."""
+        # A run that is made longer has both, and the summary of before.
         last = self.progress or self.summary
         failed = {(x.get("label", ""), x["seed"]) for x in (last or {}).get("failed", ())}
         return np.asarray([(member.label, member.seed) in failed for member in self.members], bool)
@@ -291,14 +291,12 @@ class RunRecord(Described):
         if not len(self._returns[0]) or failed.all():
             return None
         if not self.config.get("variants"):
+            # With an interval already, which takes a bootstrap.
             last = (self.progress or {}).get("last_evaluation")
             if last and last["step"] == self._returns[0][-1]:
                 return score_of(last, failed=int(failed.sum()))
             return Score(float(scores.iqm(values)), scores.score_interval(values), failed=int(failed.sum()))
-        by_label: dict[str, list[float]] = {}
-        for member, value, has_failed in zip(self.members, values, failed, strict=True):
-            by_label.setdefault(member.label, []).append(math.nan if has_failed else value)
-        label, best = next(iter(scores.rank_settings(by_label).items()))
+        label, best = next(iter(scores.rank_settings(scores_by_label([self])).items()))
         return Score(best.iqm, scores.score_interval(np.asarray(best.scores)), label, best.failures)
 
 
@@ -315,8 +313,19 @@ def read_run(path: Path) -> RunRecord:
             found and restore_scores(found) for found in map(read_if, (path / SUMMARY, path / PROGRESS))
         )
         record = RunRecord(path, config, summary, progress, members)
+        # What the files lack is said here, and not wherever it is asked for first.
         _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
         return record
+
+
+def scores_by_label(runs: Iterable[RunRecord]) -> dict[str, list[float]]:
+    """Return the scores of the seeds of each setting so far, NaN for one that failed."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        values, failed = run.scores()
+        for member, value in zip(run.members, np.where(failed, np.nan, values).tolist(), strict=True):
+            found.setdefault(member.label, []).append(value)
+    return found
 
 
 def directory_bytes(path: Path | str) -> int:
@@ -345,6 +354,7 @@ def read_if(path: Path) -> dict[str, Any] | None:
 def score_of(part: Mapping[str, Any], label: str = "", failed: int = 0) -> Score:
     """Read an entry of a summary with an interquartile mean and an interval."""
     interval, seeds = part["interval"], part.get("returns") or part.get("seeds") or ()
+    # In a file null is an end that is not finite.
     has_interval = interval is not None and None not in interval and len(seeds) >= scores.MIN_SEEDS
     ends = (float(interval[0]), float(interval[1])) if has_interval else None
     return Score(read_number(part["iqm"]), ends, label, failed)

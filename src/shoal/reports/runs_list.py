@@ -12,8 +12,7 @@ from shoal.base.numbers import format_estimate
 from shoal.base.terminal import harmless
 from shoal.records.json_files import report_wrong_types
 from shoal.reports import records
-from shoal.reports.records import DamagedRecord, Record
-from shoal.reports.run_record import State, directory_bytes
+from shoal.reports.run_record import RunState, Score, directory_bytes
 
 Order = Literal["date", "score", "size", "steps", "environment"]
 LONGEST = 80  # letters of the settings of a run
@@ -22,7 +21,7 @@ NUMBERS = ("members", "steps", "size")  # columns that are aligned to the right
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ListedRun:
     """A run, a sweep or a study in the list, or a directory that is damaged, of which only the path is known.
 
     Attributes:
@@ -42,14 +41,14 @@ class Entry:
     environment: str = ""
     algorithm: str = ""
     name: str = ""
-    state: State | Literal["damaged"] = "damaged"
+    state: RunState | Literal["damaged"] = "damaged"
     members: int = 0
     steps: int = 0
     score: float = math.nan
     interval: tuple[float, float] | None = None
     failed: int = 0
     best: str = ""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     started_time: str = ""
     bytes: int = 0
     tags: tuple[str, ...] = ()
@@ -59,7 +58,7 @@ class Entry:
 
 def entries(
     directory: Path | str, *, tags: Sequence[str] = (), environment: str = "", state: str = ""
-) -> list[Entry]:
+) -> list[ListedRun]:
     """List the runs, sweeps and studies in a directory and below it, or the one that it holds.
 
     Args:
@@ -69,13 +68,14 @@ def entries(
     Raises:
       ShoalError: there is no such directory, or nothing in it, or nothing that the filters let through.
     """
-    found = [entry_of(record) for record in records.find(directory)]
+    found = list(map(entry_of, records.find(directory)))
     if not found:
         raise ShoalError(f"directory {str(directory)!r} holds no run, sweep or study.")
     listed = [
         entry
         for entry in found
         if set(tags) <= set(entry.tags)
+        # `fnmatch.fnmatch` would ignore the case on some systems.
         and fnmatch.fnmatchcase(entry.environment, environment or "*")
         and state in ("", entry.state)
     ]
@@ -86,7 +86,7 @@ def entries(
     return listed
 
 
-def _hint(found: Sequence[Entry], tags: Sequence[str], environment: str) -> str:
+def _hint(found: Sequence[ListedRun], tags: Sequence[str], environment: str) -> str:
     """Suggest the tag or the environment that was probably meant."""
     known_tags, environments = {tag for entry in found for tag in entry.tags}, {x.environment for x in found}
     hints = [nearest(tag, known_tags) for tag in tags if tag not in known_tags]
@@ -95,14 +95,13 @@ def _hint(found: Sequence[Entry], tags: Sequence[str], environment: str) -> str:
     return next(filter(None, hints), ".")
 
 
-def entry_of(record: Record) -> Entry:
-    """Return the entry of a record; one whose files turn out to be damaged has a problem."""
-    if isinstance(record, DamagedRecord):
-        return Entry(record.path, problem=record.problem, bytes=directory_bytes(record.path))
+def entry_of(path: Path) -> ListedRun:
+    """Return the entry of a directory that should hold a run; one whose files are damaged has a problem."""
     try:
-        with report_wrong_types(f"a file of {str(record.path)!r}"):
-            score = record.score
-            return Entry(
+        with report_wrong_types(f"a file of {str(path)!r}"):
+            record = records.read(path)
+            score = record.score or Score(math.nan)
+            return ListedRun(
                 record.path,
                 record.kind,
                 record.environment,
@@ -111,10 +110,10 @@ def entry_of(record: Record) -> Entry:
                 record.state,
                 record.num_members,
                 record.steps,
-                math.nan if score is None else score.iqm,
-                None if score is None else score.interval,
-                0 if score is None else score.failed,
-                "" if score is None else score.label,
+                score.iqm,
+                score.interval,
+                score.failed,
+                score.label,
                 record.settings,
                 record.date.isoformat(timespec="seconds"),
                 record.bytes,
@@ -122,35 +121,30 @@ def entry_of(record: Record) -> Entry:
                 record.note,
             )
     except ShoalError as error:
-        return entry_of(DamagedRecord(record.path, str(error)))
+        return ListedRun(path, problem=str(error), bytes=directory_bytes(path))
 
 
-def in_order(listed: Sequence[Entry], order: Order) -> list[Entry]:
+def in_order(listed: Sequence[ListedRun], order: Order) -> list[ListedRun]:
     """Sort a list: the newest, the best, the largest or the longest trained first, environments by name and then by
     score. What has no value, such as a score, comes last; equal ones are sorted by path.
     """
-    keys: dict[Order, Callable[[Entry], Any]] = {
-        "date": lambda entry: (_newest_first(entry.started_time), str(entry.path)),
-        "score": lambda entry: (_largest_first(entry.score), str(entry.path)),
-        "size": lambda entry: (-entry.bytes, str(entry.path)),
-        "steps": lambda entry: (-entry.steps, str(entry.path)),
-        "environment": lambda entry: (
-            not entry.environment,
-            entry.environment,
-            _largest_first(entry.score),
-            str(entry.path),
-        ),
+    keys: dict[Order, Callable[[ListedRun], Any]] = {
+        "date": lambda entry: _newest_first(entry.started_time),
+        "score": lambda entry: _largest_first(entry.score),
+        "size": lambda entry: -entry.bytes,
+        "steps": lambda entry: -entry.steps,
+        "environment": lambda x: (not x.environment, x.environment, _largest_first(x.score)),
     }
-    return sorted(listed, key=keys[order])
+    by_path = sorted(listed, key=lambda entry: str(entry.path))
+    return sorted(by_path, key=keys[order])  # which keeps the order of equal ones
 
 
-def to_json(entry: Entry) -> dict[str, Any]:
+def to_json(entry: ListedRun) -> dict[str, object]:
     """Return an entry as JSON's values, the score NaN where there is none; `problem` only where there is one."""
-    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
-    return {name: x for name, x in values.items() if name != "problem" or x}
+    return {name: x for name, x in vars(entry).items() if name != "problem" or x}
 
 
-def table(listed: Sequence[Entry]) -> str:
+def table(listed: Sequence[ListedRun]) -> str:
     """Format a line for each entry, under a line of titles; the last column says what tells it apart, see `_about`."""
     rows = [(dict(zip(COLUMNS, COLUMNS, strict=True)), "")]
     rows += [(_cells(entry), _about(entry)) for entry in listed]
@@ -172,28 +166,25 @@ def _largest_first(value: float) -> tuple[bool, float]:
     return math.isnan(value), 0.0 if math.isnan(value) else -value
 
 
-def _cells(entry: Entry) -> dict[str, str]:
+def _cells(entry: ListedRun) -> dict[str, str]:
     score = "" if math.isnan(entry.score) else format_estimate(entry.score, entry.interval).replace("  ", " ")
     score += f" ({entry.failed} failed)" if entry.failed else ""
     is_damaged = entry.state == "damaged"
-    values = (
-        *(
-            harmless(" ".join(str(entry.path).splitlines())),
-            entry.kind,
-            entry.environment,
-            entry.algorithm,
-            entry.state,
-        ),
-        "" if is_damaged else f"{entry.members:,}",
-        "" if is_damaged else f"{entry.steps:,}",
-        score,
-        entry.started_time[:16].replace("T", " "),
-        f"{entry.bytes / 1e6:,.1f} MB",
-    )
-    return dict(zip(COLUMNS, values, strict=True))
+    return {
+        "run": harmless(" ".join(str(entry.path).splitlines())),
+        "kind": entry.kind,
+        "environment": entry.environment,
+        "algorithm": entry.algorithm,
+        "state": entry.state,
+        "members": "" if is_damaged else f"{entry.members:,}",
+        "steps": "" if is_damaged else f"{entry.steps:,}",
+        "score": score,
+        "date": entry.started_time[:16].replace("T", " "),
+        "size": f"{entry.bytes / 1e6:,.1f} MB",
+    }
 
 
-def _about(entry: Entry) -> str:
+def _about(entry: ListedRun) -> str:
     """Format what tells a run apart from others of its environment: its name, tags, note, and settings."""
     settings = entry.best or " ".join(f"{name}={_short(value)}" for name, value in entry.settings.items())
     if len(settings) > LONGEST:
@@ -203,7 +194,7 @@ def _about(entry: Entry) -> str:
     return "; ".join(" ".join(part.split()) for part in parts if part)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, list):
         return "x".join(map(_short, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,16 +12,7 @@ from shoal.records.directory import CONFIG, SUMMARY
 from shoal.records.json_files import read_json, report_wrong_types
 from shoal.records.lock import is_held
 from shoal.records.search_files import CONFIRMATION, SWEEP
-from shoal.reports.run_record import (
-    Described,
-    RunRecord,
-    Score,
-    State,
-    directory_bytes,
-    read_if,
-    read_run,
-    score_of,
-)
+from shoal.reports.run_record import Described, RunRecord, RunState, Score, read_if, read_run, score_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +25,6 @@ class SweepRecord(Described):
       summary: the content of `summary.json`; None where there is none yet.
     """
 
-    path: Path
     content: Mapping[str, Any]
     summary: Mapping[str, Any] | None
 
@@ -68,13 +58,13 @@ class SweepRecord(Described):
         return sum(run.num_members for run in self.runs)
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Mapping[str, object]:
         """The settings of the best members; {} where none is known yet."""
         best = (self.summary or {}).get("best")
         return best["settings"] if best else {}
 
     @functools.cached_property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Whether a process trains one of its runs, or how it ended; "failed" where no setting has a score."""
         runs = [*self.runs, *self.confirmation]
         if is_held(self.path) or any(run.state == "training" for run in runs):
@@ -88,11 +78,6 @@ class SweepRecord(Described):
     def steps(self) -> int:
         """The most environment steps that a member has made."""
         return max((run.steps for run in self.runs), default=0)
-
-    @functools.cached_property
-    def bytes(self) -> int:
-        """The size of all files of the directory."""
-        return directory_bytes(self.path)
 
     @functools.cached_property
     def date(self) -> datetime.datetime:
@@ -115,8 +100,8 @@ class SweepRecord(Described):
 
     @property
     def _settings(self) -> Mapping[str, Any]:
-        base: Mapping[str, Any] = self.content["asked"]["experiment"]
-        return base
+        found: dict[str, Any] = self.content["asked"]["experiment"]
+        return found
 
 
 def read_sweep(path: Path) -> SweepRecord:
@@ -128,6 +113,7 @@ def read_sweep(path: Path) -> SweepRecord:
     content = read_json(path / SWEEP)
     record = SweepRecord(path, content, read_if(path / SUMMARY))
     with report_wrong_types(str(path / SWEEP)):
+        # As in `read_run`.
         _ = record.kind, record.environment, record.algorithm, record.name, record.tags, record.note
         _ = [(run["path"], run["labels"]) for run in content["runs"]]
     return record

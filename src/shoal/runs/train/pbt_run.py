@@ -31,7 +31,7 @@ from shoal.records.history import History
 from shoal.records.json_files import read_json, report_wrong_types, write_json
 from shoal.records.members import Variant
 from shoal.records.pbt_lineage import Ancestor, Exchange, ancestors, schedule_of
-from shoal.records.pbt_settings import NONE, Evolution, Step
+from shoal.records.pbt_settings import NONE, Evolution, ScheduleStep
 from shoal.reports import figures
 from shoal.reports.pbt_lineage_plot import plot_lineage
 from shoal.runs.plan.experiment import Experiment
@@ -157,7 +157,7 @@ def _exchange(
 
 
 def follow_schedule(
-    schedule: Sequence[Step],
+    schedule: Sequence[ScheduleStep],
     leaves: Mapping[str, Sequence[str]],
     reporter: Reporter,
     population: Run,
@@ -293,4 +293,4 @@ def read_schedule(path: str | Path) -> Evolution:
         )
     with report_wrong_types(str(file)):
         saved = read_json(file)["schedule"]
-        return Evolution(schedule=tuple(Step(x["updates"], x["settings"]) for x in saved))
+        return Evolution(schedule=tuple(ScheduleStep(x["updates"], x["settings"]) for x in saved))

@@ -20,7 +20,7 @@ from shoal.records import checkpoint_record
 from shoal.records.directory import RunDirectory
 from shoal.records.json_files import report_wrong_types
 from shoal.records.members import Member, members_of_config
-from shoal.records.metrics_file import METRICS, first_row
+from shoal.records.metrics_file import METRICS, row_at
 from shoal.records.summary import build_summary, chosen_score, variant_scores
 from shoal.reports import run_html
 from shoal.runs.plan.experiment import Experiment
@@ -133,7 +133,7 @@ def _failures(experiment: Experiment, trained: pieces.TrainedPopulation) -> dict
 def _started_time(path: Path) -> float | None:
     """Return when a run wrote its first row of metrics, in seconds since the epoch; None if that is not known."""
     with contextlib.suppress(ShoalError, TypeError, KeyError):
-        return float(first_row(path)["time"])
+        return float(row_at(path, 0)["time"])
     return None
 
 
