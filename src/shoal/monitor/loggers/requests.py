@@ -45,7 +45,7 @@ def companion_of(name: str, own: Mapping[str, Any], **further: Any) -> Companion
     """Return the process of a logger, with further entries of what is asked of it."""
     request = {"logger": name, "arguments": arguments_of(own), "keys": keys_of(own), **further}
     later = f"`shoal log {{path}} --logger {name}` sends what is missing"
-    return Companion(name, "shoal.monitor.loggers.child", request, later)
+    return Companion(name, f"logger {name}", "shoal.monitor.loggers.child", request, later)
 
 
 def arguments_of(own: Mapping[str, Any]) -> dict[str, str]:
