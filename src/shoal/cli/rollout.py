@@ -12,7 +12,6 @@ from shoal.monitor.progress import Activity
 from shoal.records.json_files import json_text
 from shoal.runs.policies.collect import RolloutResult
 from shoal.runs.policies.rollout import rollout
-from shoal.xla.machine import devices_note
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (
@@ -66,8 +65,8 @@ def main(arguments: Sequence[str]) -> int:
             greedy=settings.greedy,
             environment_parameters=parameters,
         )
-    if note := devices_note(result.devices):
-        print(note, file=sys.stderr)
+    if result.devices_note:
+        print(result.devices_note, file=sys.stderr)
     environment_text = environment or f"the environment of {settings.policy}"
     actor_text = f"the policy of {settings.policy}" if settings.policy else "random actions"
     print(

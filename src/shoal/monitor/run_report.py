@@ -22,8 +22,6 @@ from shoal.records.run_config import RunConfig
 from shoal.records.summary import interval_lines, score_statistics
 from shoal.reports import figures
 from shoal.reports.plots import plot_learning_curve
-from shoal.types import CLIPPING
-from shoal.xla import machine
 
 MAX_SETTINGS = 5  # in the first line of a result
 CLOSING_SECONDS = 5.0  # the wait at a run's end for rows that are being written
@@ -42,6 +40,7 @@ class Reporter:
     the next ones: so training continues while a disk is full or hangs for some time.
 
     Args:
+      notes: lines that are shown at the start; empty ones are not.
       mark: the end of the rows that are continued.
       listeners: are told the same, after the rows are added.
       companions: the processes beside the run, which may ask it to stop.
@@ -54,6 +53,7 @@ class Reporter:
         title: str,
         *,
         show: bool,
+        notes: Sequence[str] = (),
         mark: Mark | None = None,
         evaluations: Sequence[tuple[int, Numbers]] = (),
         members: Members = (),
@@ -62,6 +62,7 @@ class Reporter:
         companions: Companions | None = None,
     ):
         self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
+        self._notes = notes
         self.members = members or members_of(range(run.seed, run.seed + run.seeds))
         self.listeners = Listeners(listeners)
         self.companions = Companions() if companions is None else companions
@@ -75,11 +76,11 @@ class Reporter:
             (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
         ]
         self.updates_logged = 0  # number of updates at the last log point
-        self._clipping: Numbers = {}  # the metrics of `CLIPPING` there
+        self._latest: Numbers = {}  # the metrics there
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
-        if note := machine.devices_note(self.run.devices):
+        for note in filter(None, self._notes):
             self.progress.note(note)
         requested, rounded = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
         if rounded < requested:
@@ -128,8 +129,7 @@ class Reporter:
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> str:
         """Write a log point."""
-        self.updates_logged = updates
-        self._clipping = {name: metrics[name] for name in CLIPPING if name in metrics}
+        self.updates_logged, self._latest = updates, metrics
         speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
         numbers = {**metrics, **{name: np.full(len(self.members), x) for name, x in speed.items()}}
         self.write_rows("train", updates, numbers)
@@ -140,17 +140,21 @@ class Reporter:
         self.progress.update(steps, steps_per_second, **shown)
         return self.listeners.tell("on_training", steps, _copies(numbers)) or self.companions.stop
 
-    def warn_of_clipping(self) -> list[str]:
-        """Say which bounds of a distribution of returns cut more than 1% of the latest targets; return the sentence."""
-        share, low, high = (np.asarray(self._clipping.get(name, np.nan)) for name in CLIPPING)
+    def warn_of_clipping(self, names: Sequence[str]) -> list[str]:
+        """Say which bounds of a distribution of returns cut more than 1% of the latest targets; return the sentence.
+
+        Args:
+          names: of three metrics: the share of targets that were cut, and the least and the greatest target.
+        """
+        share, low, high = (np.asarray(self._latest.get(name, np.nan)) for name in names)
         if not (worst := np.max(share, initial=0.0, where=np.isfinite(share))) > LARGE_CLIPPING:
             return []
         settings = self.directory.load_config()["algorithm"]
-        names = next(
+        bounds = next(
             (x for x in BOUNDS if settings.get(x[0]) is not None), ("the lower bound", "the upper bound")
         )
-        now = " and ".join(f"{name}={settings[name]:g}" if name in settings else name for name in names)
-        fits = zip(names, (np.min, np.max), (low, high), strict=True)
+        now = " and ".join(f"{name}={settings[name]:g}" if name in settings else name for name in bounds)
+        fits = zip(bounds, (np.min, np.max), (low, high), strict=True)
         needed = [f"{name}={f(x[np.isfinite(x)]):.4g}" for name, f, x in fits if np.isfinite(x).any()]
         note = f"{worst:.0%} of the latest targets lie beyond {now}, and are learned as these bounds"
         note += f"; {' and '.join(needed)} would hold them" if needed else ""

@@ -12,14 +12,11 @@ from typing import Any
 from shoal.base.errors import ShoalError
 from shoal.base.files import user_path
 from shoal.base.imports import import_package
-from shoal.config import settings
 from shoal.monitor.loggers.fitted_names import shorten_middle
 from shoal.monitor.loggers.logger import LoggedRun, LoggerError, Series
 from shoal.records.directory import LOGGERS
 from shoal.records.members import ENVIRONMENT
-from shoal.records.run_config import RunConfig
-
-# Settings of a run that may change where it is resumed without making it another one.
+from shoal.records.run_config import identifying
 
 
 def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -> Any:
@@ -68,9 +65,8 @@ def as_text(value: Any) -> str:
 
 def settings_hash(config: Mapping[str, Any]) -> str:
     """Return a checksum of what makes a run the one it is: all settings but the length and where it runs."""
-    besides = settings.names_where(RunConfig(), lambda setting: not setting.field.use.identifies)
-    own = {name: x for name, x in config["run"].items() if name not in besides}
-    parts = [config["algorithm"], config["environment"], own, config.get("variants", [])]
+    run = identifying(config["run"])
+    parts = [config["algorithm"], config["environment"], run, config.get("variants", [])]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
