@@ -132,7 +132,7 @@ class Reporter:
         self.updates_logged, self._latest = updates, metrics
         speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
         numbers = {**metrics, **{name: np.full(len(self.members), x) for name, x in speed.items()}}
-        self.write_rows("train", updates, numbers)
+        self._write_rows("train", updates, self._by_member(numbers))
         steps = updates * self.run.steps_per_update
         returns = metrics["episode_return"]
         returns = returns[np.isfinite(returns)]
@@ -163,31 +163,26 @@ class Reporter:
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""
-        self.write_rows("evaluation", updates, metrics)
+        self._write_rows("evaluation", updates, self._by_member(metrics))
         steps = updates * self.run.steps_per_update
         self.evaluations.append((steps, metrics["return_mean"]))
         return self.listeners.tell("on_evaluation", steps, _copies(metrics)) or self.companions.stop
 
     def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the row of each member about an exchange, or another change of its settings."""
-        point = self._point("exchange", updates)
+        self._write_rows("exchange", updates, rows)
+
+    def _by_member(self, metrics: Numbers) -> list[dict[str, float]]:
+        return [{name: float(x[k]) for name, x in metrics.items()} for k in range(len(self.members))]
+
+    def _write_rows(self, kind: str, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append the row of each member to metrics.jsonl."""
+        self.report_failure()
+        steps = updates * self.run.steps_per_update
+        point = {"kind": kind, "step": steps, "updates": updates, "time": time.time()}
         self._writer.add(
             {**point, **member.columns, **row} for member, row in zip(self.members, rows, strict=True)
         )
-
-    def write_rows(self, kind: str, updates: int, metrics: Numbers) -> None:
-        """Append one row per member to metrics.jsonl."""
-        self.report_failure()
-        point = self._point(kind, updates)
-        self._writer.add(
-            {**point, **member.columns, **{name: float(x[k]) for name, x in metrics.items()}}
-            for k, member in enumerate(self.members)
-        )
-
-    def _point(self, kind: str, updates: int) -> dict[str, Any]:
-        """Return the entries that the rows of all members at one point have in common."""
-        steps = updates * self.run.steps_per_update
-        return {"kind": kind, "step": steps, "updates": updates, "time": time.time()}
 
     def report_failure(self) -> None:
         """Say once that rows cannot be written."""
@@ -279,9 +274,10 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
     seconds = summary["seconds"]
     num_seeds = len(summary["seeds"])
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
+    name = f"{summary['name']}: " if summary.get("name") else ""
     return "\n".join(
         [
-            f"{_named(summary)}{summary['environment']}, {summary['algorithm']}, {seeds}, "
+            f"{name}{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each{_settings_of(summary)}",
             *_team_line(summary),
             *([f"  stopped         by {summary['stopped']}"] if "stopped" in summary else []),
@@ -292,10 +288,6 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  {path}",
         ]
     )
-
-
-def _named(summary: Mapping[str, Any]) -> str:
-    return f"{summary['name']}: " if summary.get("name") else ""
 
 
 def _settings_of(summary: Mapping[str, Any]) -> str:
@@ -337,9 +329,8 @@ def _score_text(score: Mapping[str, Any], like: Sequence[float] | None = None) -
     Args:
       like: the interval whose digits the numbers have, where the score has none itself.
     """
-    found, like = _with_nan(score), score["interval"] or like
-    values = found["returns"] if "returns" in found else found["values"]
-    iqm, worst = format_numbers([found["iqm"], float(np.min(values))], like)
+    values = np.array(score["returns" if "returns" in score else "values"], np.float64)  # None becomes NaN
+    iqm, worst = format_numbers([score["iqm"], values.min()], score["interval"] or like)
     return "  ".join(filter(None, [f"IQM {iqm}", format_interval(score["interval"]), f"worst seed {worst}"]))
 
 
@@ -388,13 +379,9 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
 
 def _unfinished_lines(summary: dict[str, Any]) -> list[str]:
     """Return a line about episodes of the best policies that were cut before they ended; none where all ended."""
-    shares = np.array(_with_nan(summary["evaluation"].get("unfinished", [])), np.float64)
-    if not np.nansum(shares):
-        return []
-    share = np.nanmean(shares)
-    return [
-        f"  {share:.0%} of the new episodes were cut at eval_max_steps, and count by their return until then"
-    ]
+    shares = np.array(summary["evaluation"].get("unfinished", []), np.float64)
+    cut = "of the new episodes were cut at eval_max_steps, and count by their return until then"
+    return [f"  {np.nanmean(shares):.0%} {cut}"] if np.nansum(shares) else []
 
 
 def _score_lines(summary: dict[str, Any]) -> list[str]:
@@ -404,11 +391,8 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
         return []
     if "absolute" not in score:
         return [f"  the score {score['name']} chose the best policies"]
-    absolute, final = score["absolute"], score["final"]
-    last = format_number(final["iqm"], absolute["interval"])
-    return [
-        f"  the score {score['name']} chose the best policies: {_score_text(absolute)}; last policies {last}"
-    ]
+    best, last = score["absolute"], format_number(score["final"]["iqm"], score["absolute"]["interval"])
+    return [f"  the score {score['name']} chose the best policies: {_score_text(best)}; last policies {last}"]
 
 
 def _best_lines(summary: dict[str, Any]) -> list[str]:
@@ -417,9 +401,9 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
         return []
     best = summary["best"]
     values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
-    has_new = best["absolute"] is not None
-    score = format_number(best["absolute" if has_new else "score"])
-    score = f"{score} in new episodes" if has_new else f"score {score} when chosen"
+    score = f"score {format_number(best['score'])} when chosen"
+    if best["absolute"] is not None:
+        score = f"{format_number(best['absolute'])} in new episodes"
     return [
         f"  best member     seed {best['seed']}: {score}   (of step {best['steps']:,}, trained with {values})"
     ]
@@ -427,19 +411,10 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
 
 def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
     """Return a line that names the seeds whose returns are not finite, besides those that failed; none for none."""
-    found = [_with_nan(summary[name])["returns"] for name in ("absolute", "final") if summary[name]]
-    values = np.reshape(found, (-1, len(summary["seeds"])))
+    found = [summary[name]["returns"] for name in ("absolute", "final") if summary[name]]
+    values = np.array(found, np.float64).reshape(-1, len(summary["seeds"]))
     is_finite = np.all(np.isfinite(values) | np.isneginf(values), axis=0).tolist()
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     if seeds and "members" in summary:
         return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]
     return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []
-
-
-def _with_nan(score: Any) -> Any:
-    """Replace None, as JSON has it where a number is not finite, by NaN."""
-    if isinstance(score, dict):
-        return type(score)({name: _with_nan(x) for name, x in score.items()})
-    if isinstance(score, list):
-        return [_with_nan(x) for x in score]
-    return float("nan") if score is None else score
