@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shoal.base import imports, signals
@@ -161,9 +161,14 @@ def _command(arguments: list[str]) -> tuple[Callable[[list[str]], int], list[str
     return _import_command(name).main, rest
 
 
+def list_commands(commands: Mapping[str, tuple[str, str]]) -> str:
+    """Format a line for each command: its name, its first word, and what it does."""
+    width = max(len(f"{name} {what}") for name, (what, _) in commands.items()) + 2
+    return "\n".join(f"  {f'{name} {what}':<{width}}{text}" for name, (what, text) in commands.items())
+
+
 def _print_help(_: list[str]) -> int:
-    rows = [f"  {f'{name} {what}':<17}{text}" for name, (what, text) in COMMANDS.items()]
-    print(HELP.format(commands="\n".join(rows)), end="")
+    print(HELP.format(commands=list_commands(COMMANDS)), end="")
     return 0
 
 

@@ -91,52 +91,35 @@ def main(arguments: Sequence[str]) -> int:
         raise ShoalError(f"shoal eval takes one run, not {words[0]!r} and {word!r}; evaluate each by itself.")
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
-    if settings.against:
-        return play_against(run, settings, environment, parameters, mode)
+    shared: dict[str, Any] = {
+        "which": settings.which,
+        "checkpoint": settings.checkpoint or None,
+        "episodes": settings.episodes,
+        "seed": settings.episode_seed,
+        "greedy": None if mode == "run" else mode == "greedy",
+        "environment_parameters": parameters,
+    }
     with Activity() as activity:
-        results = evaluate_run(
-            run,
-            environment or None,
-            which=settings.which,
-            checkpoint=settings.checkpoint or None,
-            run_seed=None if settings.seed < 0 else settings.seed,
-            label=settings.label or None,
-            episodes=settings.episodes,
-            seed=settings.episode_seed,
-            greedy=None if mode == "run" else mode == "greedy",
-            eval_epsilon=settings.eval_epsilon,
-            memory_lasts=None if settings.memory == "run" else settings.memory,
-            consecutive=settings.consecutive or None,
-            episodes_file=settings.episodes_file,
-            plot=settings.plot,
-            render=settings.render,
-            render_episodes=settings.render_episodes,
-            tell=activity.describe,
-            environment_parameters=parameters,
-        )
-    print(json_text(results).rstrip() if settings.json else table(results))
-    return 0
-
-
-def play_against(
-    run: str, settings: EvalFlags, environment: str, parameters: dict[str, Any], mode: str
-) -> int:
-    """Play against others, and print a matrix for each role."""
-    with Activity() as activity:
-        results = cross_play(
-            run,
-            settings.against,
-            environment or None,
-            role=settings.role,
-            which=settings.which,
-            checkpoint=settings.checkpoint or None,
-            episodes=settings.episodes,
-            seed=settings.episode_seed,
-            greedy=None if mode == "run" else mode == "greedy",
-            tell=activity.describe,
-            environment_parameters=parameters,
-        )
-    print(json_text(results).rstrip() if settings.json else matrices(results))
+        shared["tell"] = activity.describe
+        if settings.against:
+            results = cross_play(run, settings.against, environment or None, role=settings.role, **shared)
+        else:
+            results = evaluate_run(
+                run,
+                environment or None,
+                run_seed=None if settings.seed < 0 else settings.seed,
+                label=settings.label or None,
+                eval_epsilon=settings.eval_epsilon,
+                memory_lasts=None if settings.memory == "run" else settings.memory,
+                consecutive=settings.consecutive or None,
+                episodes_file=settings.episodes_file,
+                plot=settings.plot,
+                render=settings.render,
+                render_episodes=settings.render_episodes,
+                **shared,
+            )
+    text = matrices if settings.against else table
+    print(json_text(results).rstrip() if settings.json else text(results))
     return 0
 
 

@@ -67,13 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         )
     if result.devices_note:
         print(result.devices_note, file=sys.stderr)
-    environment_text = environment or f"the environment of {settings.policy}"
-    actor_text = f"the policy of {settings.policy}" if settings.policy else "random actions"
-    print(
-        json_text(to_json(result)).rstrip()
-        if settings.json
-        else statistics_text(result, f"{environment_text}, {actor_text}")
-    )
+    title = environment or f"the environment of {settings.policy}"
+    title += f", the policy of {settings.policy}" if settings.policy else ", random actions"
+    print(json_text(to_json(result)).rstrip() if settings.json else statistics_text(result, title))
     return 0
 
 

@@ -29,17 +29,7 @@ DESCRIPTION = (
 )
 
 
-LOGGING = {
-    "logging": (
-        "logger",
-        "logger_args",
-        "logger_keys",
-        "track",
-        "wandb_project_name",
-        "wandb_entity",
-        "film_every",
-    )
-}
+LOGGING = {"logging": (*(field.name for field in dataclasses.fields(LoggerFlags)), "film_every")}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,11 +74,8 @@ class Progress:
             numbers.append(f"{name.replace('_', ' ')} {'-' if math.isnan(value) else format_number(value)}")
         now = self._clock()
         seconds_left = self._seconds_left(steps, now, steps_per_second)
-        numbers += (
-            [f"{format_duration(seconds_left)} left"]
-            if seconds_left is not None and steps < self._total
-            else []
-        )
+        if seconds_left is not None and steps < self._total:
+            numbers.append(f"{format_duration(seconds_left)} left")
         with self._silence_broken_stream():
             if self._live is not None:
                 task = self._live.task_ids[0]

@@ -26,10 +26,8 @@ from shoal.reports.plots import plot_learning_curve
 MAX_SETTINGS = 5  # in the first line of a result
 CLOSING_SECONDS = 5.0  # the wait at a run's end for rows that are being written
 LARGE_CLIPPING = 0.01  # the share of targets beyond the bounds of a distribution of which a run says so
-BOUNDS = (
-    ("v_min", "v_max"),
-    ("value_low", "value_high"),
-)  # the settings of these bounds, of which a run has one pair
+# The settings of these bounds, of which a run has one pair.
+BOUNDS = (("v_min", "v_max"), ("value_low", "value_high"))
 INTERIM_SECONDS = 15.0  # the wait for the picture of the run so far, whose imports take seconds
 
 

@@ -45,17 +45,8 @@ def flat_settings(run: LoggedRun, series: Series) -> dict[str, Any]:
     parameters = {f"{ENVIRONMENT}{key}": x for key, x in environment.get("parameters", {}).items()}
     names = {"environment": environment["name"], "algorithm": algorithm.pop("name", "")}
     own = {} if series.seed is None else {"seed": series.seed}
-    label = {"label": series.label} if series.label else {}
-    return (
-        names
-        | parameters
-        | algorithm
-        | dict(config["run"])
-        | dict(run.names)
-        | own
-        | label
-        | dict(series.settings)
-    )
+    own |= {"label": series.label} if series.label else {}
+    return {**names, **parameters, **algorithm, **config["run"], **run.names, **own, **series.settings}
 
 
 def as_text(value: Any) -> str:

@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 
 from shoal.records.json_files import parse_json
 
-WALL_TIME = (
-    "seconds",
-    "time",
-    "per_second",
-)  # words in the names of entries that differ where rows are made again
+# Words in the names of entries that differ where rows are made again.
+WALL_TIME = ("seconds", "time", "per_second")
 
 
 class Position(NamedTuple):

@@ -79,9 +79,8 @@ class Aggregation:
         self._members, self._series, self._names, self._config = members, series, names, config
         self._halving, self._rungs = _halving_of(config)
         self._at_rungs: list[np.ndarray] = []  # scores of the members at the rungs so far
-        self._has_failed, self._has_stopped = np.zeros(
-            (2, len(members)), bool
-        )  # so far, where there is halving
+        # So far, where there is halving.
+        self._has_failed, self._has_stopped = np.zeros((2, len(members)), bool)
 
     def restarted(self) -> "Aggregation":
         """Return one that has seen no rows."""
