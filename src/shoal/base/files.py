@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from shoal.base.errors import ShoalError
 
@@ -17,7 +17,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 LONG_NAME = 100  # bytes
 
 
-def user_path(value: Any, what: str) -> Path:
+def user_path(value: str | os.PathLike[str], what: str) -> Path:
     """Read a path that a user gave; a leading `~` is the home directory.
 
     Args:

@@ -233,7 +233,7 @@ class Process:
     def _later(self) -> str:
         return self._companion.later.format(path=shlex.quote(str(self._path)))
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` reports
             print(json.dumps(message), file=self._process.stdin, flush=True)
 

@@ -187,10 +187,10 @@ def ignore_text(text: str) -> None:
     """Replace `Activity.describe` where nothing is shown."""
 
 
-def is_terminal(stream: Any) -> bool:
+def is_terminal(stream: IO[str] | None) -> bool:
     """Report whether a stream is a terminal on which a line can be overwritten."""
     try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
+        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):
         return False
 

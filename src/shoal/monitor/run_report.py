@@ -55,7 +55,7 @@ class Reporter:
         mark: Mark | None = None,
         evaluations: Sequence[tuple[int, Numbers]] = (),
         members: Members = (),
-        listeners: Sequence[Any] = (),
+        listeners: Sequence[object] = (),
         algorithm: str = "",
         companions: Companions | None = None,
     ):
@@ -166,14 +166,14 @@ class Reporter:
         self.evaluations.append((steps, metrics["return_mean"]))
         return self.listeners.tell("on_evaluation", steps, _copies(metrics)) or self.companions.stop
 
-    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Write the row of each member about an exchange, or another change of its settings."""
         self._write_rows("exchange", updates, rows)
 
     def _by_member(self, metrics: Numbers) -> list[dict[str, float]]:
         return [{name: float(x[k]) for name, x in metrics.items()} for k in range(len(self.members))]
 
-    def _write_rows(self, kind: str, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _write_rows(self, kind: str, updates: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Append the row of each member to metrics.jsonl."""
         self.report_failure()
         steps = updates * self.run.steps_per_update
@@ -202,7 +202,7 @@ class Reporter:
     ) -> None:
         entries = [self.members[k].columns for k in failed]
         names = {"environment": self.title, "algorithm": self.algorithm, "failed": entries}
-        progress: dict[str, Any] = {"finished": False, **names, "seeds": [x.seed for x in self.members]}
+        progress: dict[str, object] = {"finished": False, **names, "seeds": [x.seed for x in self.members]}
         if self.members[0].label:
             progress["labels"] = [x.label for x in self.members]
         progress |= {
@@ -223,13 +223,13 @@ class Reporter:
         """End the writing about the run so far, since the run has finished."""
         self._interim.close(INTERIM_SECONDS, cancel=True)
 
-    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
+    def draw_learning_curve(self, summary: Mapping[str, Any]) -> None:
         """Draw the learning curve of the whole run."""
         with figures.as_warning(self.directory.learning_curve):
             if self.evaluations:
                 self._draw_curve(summary, self.evaluations)
 
-    def _draw_curve(self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
+    def _draw_curve(self, summary: Mapping[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
         steps, columns = zip(*evaluations, strict=True)
         returns, unit = np.stack(columns), "seed"
         entries = [{name: x.get(name) for name in ("seed", "label")} for x in summary.get("failed", ())]
@@ -267,7 +267,7 @@ def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) ->
     return np.array(columns).T, ended
 
 
-def result_text(summary: dict[str, Any], path: Any) -> str:
+def result_text(summary: Mapping[str, Any], path: object) -> str:
     """Format the result of a run in a few lines."""
     seconds = summary["seconds"]
     num_seeds = len(summary["seeds"])
@@ -300,7 +300,7 @@ def have_all_failed(summary: Mapping[str, Any]) -> bool:
     return len(summary.get("failed", ())) == len(summary["seeds"])
 
 
-def _result_lines(summary: dict[str, Any]) -> list[str]:
+def _result_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the lines with the scores of a run."""
     absolute, final = (summary[name] for name in ("absolute", "final"))
     best, last = "not evaluated again (absolute_episodes=0)", "not evaluated (eval_every='never')"
@@ -353,7 +353,7 @@ def _policy_returns(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
+def _setting_lines(summary: Mapping[str, Any], shown: int = 5) -> list[str]:
     """Return lines with the best settings of a population, best first.
 
     There are none where members differ in seeds only, or change their settings while they train.
@@ -364,7 +364,7 @@ def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
     return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
 
 
-def _team_line(summary: dict[str, Any]) -> list[str]:
+def _team_line(summary: Mapping[str, Any]) -> list[str]:
     """Return a line that says how returns of several agents add up to a score; none for one agent."""
     agents = summary.get("agents")
     if not agents:
@@ -375,14 +375,14 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _unfinished_lines(summary: dict[str, Any]) -> list[str]:
+def _unfinished_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about episodes of the best policies that were cut before they ended; none where all ended."""
     shares = np.array(summary["evaluation"].get("unfinished", []), np.float64)
     cut = "of the new episodes were cut at eval_max_steps, and count by their return until then"
     return [f"  {np.nanmean(shares):.0%} {cut}"] if np.nansum(shares) else []
 
 
-def _score_lines(summary: dict[str, Any]) -> list[str]:
+def _score_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about the score by which the best policies were chosen; none where that is the mean return."""
     score = summary.get("score")
     if not score:
@@ -393,7 +393,7 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
     return [f"  the score {score['name']} chose the best policies: {_score_text(best)}; last policies {last}"]
 
 
-def _best_lines(summary: dict[str, Any]) -> list[str]:
+def _best_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about the best member of a population that exchanged; none for other runs."""
     if "best" not in summary:
         return []
@@ -407,7 +407,7 @@ def _best_lines(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
+def _not_finite_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line that names the seeds whose returns are not finite, besides those that failed; none for none."""
     found = [summary[name]["returns"] for name in ("absolute", "final") if summary[name]]
     values = np.array(found, np.float64).reshape(-1, len(summary["seeds"]))

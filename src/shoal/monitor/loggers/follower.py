@@ -241,7 +241,7 @@ class Follower:
             settled = self._unsettled.popleft()[1]
         self._save({} if settled is None else settled._asdict())
 
-    def _save(self, changes: Mapping[str, Any]) -> None:
+    def _save(self, changes: Mapping[str, object]) -> None:
         self._state |= changes
         write_json(self._file, self._state)
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from shoal.base.errors import ShoalError
@@ -19,7 +20,7 @@ from shoal.records.members import ENVIRONMENT
 from shoal.records.run_config import identifying
 
 
-def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -> Any:
+def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -> ModuleType:
     """Import a package that a logger needs.
 
     Args:
@@ -35,7 +36,7 @@ def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -
         raise LoggerError(str(error)) from error
 
 
-def flat_settings(run: LoggedRun, series: Series) -> dict[str, Any]:
+def flat_settings(run: LoggedRun, series: Series) -> dict[str, object]:
     """Return the settings of a run under their own names, parameters of the environment as `env.NAME`.
 
     Those of a series' members stand in the place of the run's.
@@ -44,12 +45,12 @@ def flat_settings(run: LoggedRun, series: Series) -> dict[str, Any]:
     algorithm, environment = dict(config["algorithm"]), config["environment"]
     parameters = {f"{ENVIRONMENT}{key}": x for key, x in environment.get("parameters", {}).items()}
     names = {"environment": environment["name"], "algorithm": algorithm.pop("name", "")}
-    own = {} if series.seed is None else {"seed": series.seed}
+    own: dict[str, object] = {} if series.seed is None else {"seed": series.seed}
     own |= {"label": series.label} if series.label else {}
     return {**names, **parameters, **algorithm, **config["run"], **run.names, **own, **series.settings}
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a setting as text: lists and the like as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 

@@ -14,7 +14,7 @@ class Series(NamedTuple):
     kind: str  # "member", "setting" or "all"
     seed: int | None = None  # of a member
     label: str = ""  # of a member's setting, or the setting
-    settings: Mapping[str, Any] = {}  # the settings in which it differs from other series of the run
+    settings: Mapping[str, object] = {}  # the settings in which it differs from other series of the run
 
     @property
     def is_main(self) -> bool:
@@ -29,7 +29,9 @@ class LoggedRun(NamedTuple):
     config: Mapping[str, Any]  # the content of `config.json`
     series: tuple[Series, ...]  # all that `add_scalars` may be given, the main one among them
     process: int | None = None  # the number of the process that trains; None where it has ended
-    names: Mapping[str, Any] = {}  # settings under further names, such as `env_id` and `exp_name` of CleanRL
+    names: Mapping[
+        str, object
+    ] = {}  # settings under further names, such as `env_id` and `exp_name` of CleanRL
 
 
 class LoggerError(ShoalError):
@@ -82,7 +84,7 @@ class Logger:
     def add_file(self, kind: str, path: Path, step: int) -> None:
         """Receive a file of the run: of kind "config", "policy", "film" (a GIF) or "picture" (a PNG)."""
 
-    def flush(self) -> Any:
+    def flush(self) -> object:
         """Store what was received, and return the state to continue from, as JSON; called every few seconds."""
         return None
 

@@ -109,7 +109,7 @@ class MlflowLogger(Logger):
             self._ids[main_series(self._run).name], str(path), "films" if kind == "film" else None
         )
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Send the metrics, and return the numbers of the runs of MLflow, and the names that differ there."""
         for name, metrics in self._waiting.items():
             while metrics:

@@ -194,7 +194,7 @@ def _summarised(table: Mapping[str, np.ndarray], with_quantiles: bool) -> Iterab
             yield from zip((f"{name}{suffix}" for suffix in QUANTILES), found.tolist(), strict=True)
 
 
-def cleanrl_names(config: Mapping[str, Any]) -> dict[str, Any]:
+def cleanrl_names(config: Mapping[str, Any]) -> dict[str, object]:
     """Return the settings of a run under the names that CleanRL's runs have, which Open RL Benchmark filters by."""
     run = config["run"]
     name = run.get("name") or f"shoal_{config['algorithm'].get('name', '')}".rstrip("_")

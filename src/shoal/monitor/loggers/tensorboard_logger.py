@@ -132,5 +132,5 @@ def _has_events(directory: Path) -> bool:
     return any(directory.rglob(EVENTS))
 
 
-def _hyper_parameter(value: Any) -> bool | float | str:
+def _hyper_parameter(value: object) -> bool | float | str:
     return value if isinstance(value, bool | int | float | str) else as_text(value)

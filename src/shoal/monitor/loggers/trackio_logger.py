@@ -97,7 +97,7 @@ class TrackioLogger(Logger):
         elif kind == "policy":
             run.log_artifact(str(path), name=f"policy-{run.id}", type="model")
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Return the ids of the runs of Trackio."""
         return {"ids": {name: run.id for name, run in self._runs.items()}}
 

@@ -78,7 +78,7 @@ class WandbListener:
             log_policy(self._run, path)
 
 
-def _entry(values: Any, member: int) -> Any:
+def _entry(values: object, member: int) -> object:
     """Return a number of a member; those within another entry by their names."""
     if isinstance(values, Mapping):
         return {name: _entry(x, member) for name, x in values.items()}

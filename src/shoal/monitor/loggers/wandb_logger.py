@@ -132,7 +132,7 @@ class WandbLogger(Logger):
     def _begin(self, series: Series, number: str | None) -> Any:
         wandb = require_package("wandb")
         trainer = self._run.process if series.is_main else None  # whose use of the machine is logged
-        options: dict[str, Any] = {"console": "off", "x_transaction_log_flush_interval": STORE_SECONDS}
+        options: dict[str, object] = {"console": "off", "x_transaction_log_flush_interval": STORE_SECONDS}
         options["x_disable_stats"] = trainer is None
         options |= {} if trainer is None else {"x_stats_pid": trainer}
         options |= {} if os.environ.get("WANDB_INIT_TIMEOUT") else {"init_timeout": CONNECT_SECONDS}
@@ -184,7 +184,7 @@ class WandbLogger(Logger):
         elif kind == "policy":
             log_policy(run, path)
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Return the numbers of the runs of W&B, and the names that differ there."""
         return {"ids": {key: x.id for key, x in self._runs.items()}, "names": self._names.changed}
 
