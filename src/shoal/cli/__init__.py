@@ -60,9 +60,8 @@ An environment of your own has the name module:Name; parameters follow it as nam
 
 DEFECT = "shoal: this is an error of Shoal itself; please report it, with the command and all of the above."
 
-CHECK_THREAD = (
-    "shoal check"  # the name of the thread of `envs/checking/check_time`, left behind by a part too slow
-)
+# The name of the thread of `envs/checking/check_time`, left behind by a part too slow.
+CHECK_THREAD = "shoal check"
 
 # JAX logs the traceback of a callback that fails; the error is reported like any error of the user's code.
 CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
@@ -157,7 +156,7 @@ def _command(arguments: list[str]) -> tuple[Callable[[list[str]], int], list[str
         raise ShoalError(
             f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
-    imports.find_user_modules()
+    imports.find_user_modules()  # a console script has its own folder on the path, and not the user's
     return _import_command(name).main, rest
 
 

@@ -87,10 +87,12 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate, and print a table."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, EvalFlags(), arguments)
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
+    # Those after the run are parameters of its environment; a second run would be taken for an environment.
     for word in (word for word in words[1:] if "=" not in word):
         raise ShoalError(f"shoal eval takes one run, not {words[0]!r} and {word!r}; evaluate each by itself.")
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
+    # Flags always have a value: "" and -1 stand for None in Python, which is as the run did it.
     shared: dict[str, Any] = {
         "which": settings.which,
         "checkpoint": settings.checkpoint or None,
@@ -166,6 +168,7 @@ def matrices(results: dict[str, Any]) -> str:
         texts = iter(format_numbers(itertools.chain(*x["matrix"]), x["interval"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{text:>11}" for _, text in zip(row, texts, strict=False)))
+    # The interval is of all pairs, and as uncertain as the side with fewer seeds makes it.
     fewest = min((len(side["seeds"]) for side in (first, second) if len(side["seeds"]) > 1), default=1)
     lines += interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
     return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])

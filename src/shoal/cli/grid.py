@@ -83,6 +83,7 @@ def make_benchmark(arguments: Sequence[str]) -> int:
         raise ShoalError(
             f"there is no setting {setting!r}; there are {', '.join(published)}{nearest(setting, published)}."
         )
+    # Looked up before the flags are read, whose defaults it decides.
     default = MakeFlags(MakeSettings(), published.get(setting, GenerationConfig()))
     settings, words = flags.parse("shoal grid make-benchmark SETTING", MAKE_DESCRIPTION, default, arguments)
     flags.require("setting", "shoal grid make-benchmark small", "".join(words[:1]))

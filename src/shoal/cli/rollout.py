@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             environment_parameters=parameters,
         )
     if result.devices_note:
-        print(result.devices_note, file=sys.stderr)
+        print(result.devices_note, file=sys.stderr)  # standard output may be JSON
     title = environment or f"the environment of {settings.policy}"
     title += f", the policy of {settings.policy}" if settings.policy else ", random actions"
     print(json_text(to_json(result)).rstrip() if settings.json else statistics_text(result, title))

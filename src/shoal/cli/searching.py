@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from shoal.cli import flags, output
-from shoal.cli.train import LOGGING, RunFlags, parse_settings
+from shoal.cli.train import LOGGING, RunFlags, defaults_of, parse_settings
 from shoal.config.requirements import Needs, Table
-from shoal.runs.plan.defaults import defaults
 from shoal.search.grouping import Request
 from shoal.search.search_report import check_has_best
 from shoal.search.search_report import result_text as sweep_text
@@ -77,14 +76,7 @@ def read_request(
     """
     arguments = flags.join_repeated(arguments, REPEATED)
     words = flags.leading_words(arguments)
-    before = defaults(
-        flags.parse_environment(words)[0],
-        algorithm=flags.value_of("--algorithm", arguments),
-        config_file=flags.value_of("--config", arguments) or None,
-        use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
-        environment_parameters=flags.parse_environment(words)[1],
-        choices=flags.given(arguments),
-    )
+    before = defaults_of(flags.parse_environment(words)[0], words, arguments)
     parsed, overrides, words = parse_settings(
         command, description, lambda: choices(algorithm=before.algorithm), before, arguments
     )

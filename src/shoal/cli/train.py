@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags, output
@@ -50,6 +50,9 @@ class OutputFlags(LoggerFlags):
         return Call(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
 
 
+Own = TypeVar("Own", bound=OutputFlags)  # the flags of one command
+
+
 @dataclasses.dataclass(frozen=True)
 class RunFlags(OutputFlags):
     """The flags of every command that trains: the algorithm, the origin of the settings, and the output."""
@@ -82,6 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     """Train, and print the result."""
     words = flags.leading_words(arguments)
     if not words:  # ENV is among the flags: read all flags once to find the words that are none
+        # The page must wait, since it shows the defaults of the environment's preset.
         without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
         words = _parse(without_help, environment="")[-1]
     known, choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
@@ -121,33 +125,43 @@ def print_result(trained: TrainedRun) -> int:
 
 def print_summary(trained: TrainedRun) -> None:
     """Print the results in a summary."""
-    output.print_result(result_text(dict(trained.summary), trained.path), trained.path)
+    output.print_result(result_text(trained.summary, trained.path), trained.path)
 
 
-def _parse(arguments: Sequence[str], environment: str) -> tuple[Defaults, Any, dict[str, Any], list[str]]:
-    """Return the defaults, the choices, the settings that the flags give, and the words that are not flags.
+def _parse(
+    arguments: Sequence[str], environment: str
+) -> tuple[Defaults, TrainFlags, dict[str, Any], list[str]]:
+    """Return the defaults, the choices, the settings that the flags give, and the words that are not flags."""
+    before = defaults_of(environment, _assignments(arguments), arguments)
+    choices = functools.partial(TrainFlags, algorithm=before.algorithm)  # which the page shows
+    return before, *parse_settings(COMMAND, DESCRIPTION, choices, before, arguments)
 
-    These, and the existing flags, depend on a few of the flags.
+
+def defaults_of(environment: str, parameters: Sequence[str], arguments: Sequence[str]) -> Defaults:
+    """Return what the settings are where no flag gives them; these, and the existing flags, depend on a few flags.
+
+    Args:
+      environment: its name, "" where it is not known.
+      parameters: words of the form name=value.
+      arguments: the words after the command's name.
     """
-    before = defaults(
+    return defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,
         use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
-        environment_parameters=flags.parse_environment(_assignments(arguments))[1],
+        environment_parameters=flags.parse_environment(parameters)[1],
         choices=flags.given(arguments),
     )
-    choices = functools.partial(TrainFlags, algorithm=before.algorithm)
-    return before, *parse_settings(COMMAND, DESCRIPTION, choices, before, arguments)
 
 
 def parse_settings(
     command: str,
     description: str,
-    choices: Callable[..., Any],
+    choices: Callable[[], Own],
     before: Defaults,
     arguments: Sequence[str],
-) -> tuple[Any, dict[str, Any], list[str]]:
+) -> tuple[Own, dict[str, Any], list[str]]:
     """Read the flags of a command whose flags are the settings of a run and its algorithm, and some of its own.
 
     Args:
@@ -161,6 +175,7 @@ def parse_settings(
       the command's own flags, the settings that are given by name, and the words that are not flags.
     """
     algorithm, run, algorithm_config = before.algorithm, before.run, before.config
+    # The name of a field, which a user's own `module:Name` cannot be.
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
     fields: list[tuple[str, type, Any]] = [
         ("run", RunConfig, dataclasses.field(default=run)),
