@@ -32,7 +32,6 @@ def main(arguments: Sequence[str]) -> int:
     run = flags.require("run", "shoal checkpoints runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
     found = list_checkpoints(run)
     print(json_text(found).rstrip() if settings.json else table(found))
-    # A script may so ask whether a run can be resumed.
     return 1 if any(row["problem"] for row in found) else 0
 
 

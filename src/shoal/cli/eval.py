@@ -168,7 +168,7 @@ def matrices(results: dict[str, Any]) -> str:
         texts = iter(format_numbers(itertools.chain(*x["matrix"]), x["interval"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{text:>11}" for _, text in zip(row, texts, strict=False)))
-    # The interval is of all pairs, and as uncertain as the side with fewer seeds makes it.
+    # The intervals are by a bootstrap over the seeds of both sides; the note is about the side that has fewer.
     fewest = min((len(side["seeds"]) for side in (first, second) if len(side["seeds"]) > 1), default=1)
     lines += interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
     return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])
