@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
 
 from shoal.base import imports, signals
 from shoal.base.errors import ResumableError, SavingError, ShoalError, UserCodeError, nearest
@@ -181,7 +181,7 @@ def _print_version(words: list[str]) -> int:
     return 0
 
 
-def _import_command(name: str) -> Any:
+def _import_command(name: str) -> ModuleType:
     """Import the module of a command.
 
     Raises:

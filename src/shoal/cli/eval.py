@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from shoal.base.errors import ShoalError
@@ -145,12 +145,12 @@ def table(results: dict[str, Any]) -> str:
     if len(metrics) > 1:
         iqm = format_number(results["iqm"], interval)
         lines.append(f"{'IQM':>{width}}{iqm:>11}  {format_interval(interval)}".rstrip())
-        lines += interval_lines(results["interval"], len(results["metrics"]))
+        lines += interval_lines(interval, len(metrics))
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
-    shares = [x["unfinished"] for x in results["metrics"].values()]
+    shares = [x["unfinished"] for x in metrics]
     lines += unfinished_lines(sum(shares) / len(shares), results["max_steps"])
-    lines += [*agent_lines(results), *info_lines(results)]
+    lines += [*agent_lines(list(metrics), results["team_return"]), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 
@@ -187,17 +187,14 @@ def unfinished_lines(share: float, steps: int) -> list[str]:
     return [cut] if share else []
 
 
-def agent_lines(results: dict[str, Any]) -> list[str]:
+def agent_lines(metrics: Sequence[Mapping[str, float]], team_return: str) -> list[str]:
     """Format the mean return of each of several agents, and how they add up to the team's; empty for one agent."""
-    metrics = list(results["metrics"].values())
     names = [f"return_agent_{i}_mean" for i in range(len(metrics[0]))]
     means = [sum(x[name] for x in metrics) / len(metrics) for name in names if name in metrics[0]]
     if not means:
         return []
     of_agents = ", ".join(format_numbers(means))
-    return [
-        f"  a return is the {results['team_return']} over {len(means)} agents, of which each has {of_agents}"
-    ]
+    return [f"  a return is the {team_return} over {len(means)} agents, of which each has {of_agents}"]
 
 
 def info_lines(results: dict[str, Any]) -> list[str]:

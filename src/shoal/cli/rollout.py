@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.base.numbers import format_number, format_numbers
 from shoal.cli import flags
@@ -96,7 +96,7 @@ def statistics_text(result: RolloutResult, title: str) -> str:
     return "\n".join(lines)
 
 
-def to_json(result: RolloutResult) -> dict[str, Any]:
+def to_json(result: RolloutResult) -> dict[str, object]:
     """Return the statistics by name, without the data; one without episodes is NaN."""
     names = [field.name for field in dataclasses.fields(result) if field.name != "data"]
     return {name: getattr(result, name) for name in names}

@@ -130,7 +130,7 @@ def print_summary(trained: TrainedRun) -> None:
 
 def _parse(
     arguments: Sequence[str], environment: str
-) -> tuple[Defaults, TrainFlags, dict[str, Any], list[str]]:
+) -> tuple[Defaults, TrainFlags, dict[str, object], list[str]]:
     """Return the defaults, the choices, the settings that the flags give, and the words that are not flags."""
     before = defaults_of(environment, _assignments(arguments), arguments)
     choices = functools.partial(TrainFlags, algorithm=before.algorithm)  # which the page shows
@@ -161,7 +161,7 @@ def parse_settings(
     choices: Callable[[], Own],
     before: Defaults,
     arguments: Sequence[str],
-) -> tuple[Own, dict[str, Any], list[str]]:
+) -> tuple[Own, dict[str, object], list[str]]:
     """Read the flags of a command whose flags are the settings of a run and its algorithm, and some of its own.
 
     Args:
@@ -177,7 +177,7 @@ def parse_settings(
     algorithm, run, algorithm_config = before.algorithm, before.run, before.config
     # The name of a field, which a user's own `module:Name` cannot be.
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
-    fields: list[tuple[str, type, Any]] = [
+    fields: list[tuple[str, type, object]] = [
         ("run", RunConfig, dataclasses.field(default=run)),
         (title, type(algorithm_config), dataclasses.field(default=algorithm_config)),
     ]

@@ -105,9 +105,8 @@ class Progress:
     def _is_due(self, now: float) -> bool:
         """Report whether enough time has passed since the last plain line."""
         start_time = now if self._first_update is None else self._first_update[1]
-        return now - self._last_line_time >= max(
-            LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time)
-        )
+        interval = max(LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time))
+        return now - self._last_line_time >= interval
 
     def _seconds_left(self, steps: int, now: float, steps_per_second: float) -> float | None:
         """Estimate the remaining seconds from the speed since the first update, which excludes compilation; at the

@@ -14,13 +14,13 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import user_path
 from shoal.base.imports import import_package
 from shoal.monitor.loggers.fitted_names import shorten_middle
-from shoal.monitor.loggers.logger import LoggedRun, LoggerError, Series
+from shoal.monitor.loggers.logger import LoggedRun, Series
 from shoal.records.directory import LOGGERS
 from shoal.records.members import ENVIRONMENT
 from shoal.records.run_config import identifying
 
 
-def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -> ModuleType:
+def require_package(name: str, module: str = "", oldest: str = "") -> ModuleType:
     """Import a package that a logger needs.
 
     Args:
@@ -28,12 +28,9 @@ def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -
       module: the module to return, if it is not the package itself.
       oldest: the first version that has what is used.
     Raises:
-      LoggerError: it is missing, too old, or cannot be imported.
+      ShoalError: it is missing, too old, or cannot be imported.
     """
-    try:
-        return import_package(f"the logger {name} needs", name, name, ".".join(map(str, oldest)), module)
-    except ShoalError as error:
-        raise LoggerError(str(error)) from error
+    return import_package(f"the logger {name} needs", name, name, oldest, module)
 
 
 def flat_settings(run: LoggedRun, series: Series) -> dict[str, object]:
@@ -86,13 +83,13 @@ def check_folder(name: str, directory: str) -> None:
     """Require that the directory that a user names for a logger, if one is named, can be made and written to.
 
     Raises:
-      LoggerError: it cannot.
+      ShoalError: it cannot.
     """
     path = user_path(directory, f"{name}.dir").absolute()
     existing = next(x for x in (path, *path.parents) if x.exists())
     if directory and not (existing.is_dir() and os.access(existing, os.W_OK)):
         why = "cannot be written to" if existing.is_dir() else "is no directory"
-        raise LoggerError(f"{name}.dir={directory!r} cannot be used, since {str(existing)!r} {why}.")
+        raise ShoalError(f"{name}.dir={directory!r} cannot be used, since {str(existing)!r} {why}.")
 
 
 def unused(path: Path, is_used: Callable[[Path], bool]) -> Path:

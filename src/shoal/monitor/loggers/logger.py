@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.base.errors import ShoalError
-
 
 class Series(NamedTuple):
     """One line of numbers of a run: of a member, of a setting's members, or of all members together."""
@@ -34,10 +32,6 @@ class LoggedRun(NamedTuple):
     ] = {}  # settings under further names, such as `env_id` and `exp_name` of CleanRL
 
 
-class LoggerError(ShoalError):
-    """An error of a logger that is worth stopping for before a run begins: a key or a package is missing."""
-
-
 class Logger:
     """Receives the numbers and files of a run; a base class, of which `add_scalars` must be overridden.
 
@@ -58,7 +52,7 @@ class Logger:
         """Require what logging needs, such as a package and a key, without using a network.
 
         Raises:
-          LoggerError: something is missing; the sentence names it and what would help. A new run does not begin then.
+          ShoalError: something is missing; the sentence names it and what would help. A new run does not begin then.
         """
 
     def open(self, run: LoggedRun, state: Any) -> str:

@@ -21,7 +21,7 @@ from shoal.monitor.loggers.logged_settings import (
 from shoal.monitor.loggers.logger import LoggedRun, Logger, Series
 from shoal.records.directory import LOGGERS
 
-OLDEST = (3, 17)
+OLDEST = "3.17"
 # What `mlflow.utils.validation` refuses, and the columns of its databases.
 REFUSED = (
     r"[^/\w.\- :]|^/|/(?=/|$)|(?<![^/])\.{1,2}(?![^/])"  # of the name of a metric or a parameter, a path

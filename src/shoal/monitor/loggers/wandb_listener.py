@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.monitor.listeners import StartedRun
 from shoal.monitor.loggers.fitted_names import FittedNames
 from shoal.monitor.loggers.logged_settings import finite, flat_settings, require_package, result_numbers
 from shoal.monitor.loggers.logger import LoggedRun, Series
@@ -27,10 +28,9 @@ class WandbListener:
 
     def __init__(self, run: Any = None):
         self._run = run
-        self._path: Any = None
         self._names = FittedNames(REFUSED_IN_METRICS)
 
-    def on_start(self, run: Any) -> None:
+    def on_start(self, run: StartedRun) -> None:
         """Take the run of W&B, and give it the settings.
 
         Raises:

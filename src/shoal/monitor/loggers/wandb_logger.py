@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.base.errors import nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.monitor.loggers.fitted_names import FittedNames, take_note
 from shoal.monitor.loggers.logged_settings import (
     as_text,
@@ -20,10 +20,10 @@ from shoal.monitor.loggers.logged_settings import (
     split,
     title,
 )
-from shoal.monitor.loggers.logger import LoggedRun, Logger, LoggerError, Series
+from shoal.monitor.loggers.logger import LoggedRun, Logger, Series
 from shoal.records.directory import LOGGERS
 
-OLDEST = (0, 31)  # older ones store rows in blocks of 32 KiB alone, of which a kill loses the last
+OLDEST = "0.31"  # older ones store rows in blocks of 32 KiB alone, of which a kill loses the last
 MODES = ("online", "offline", "disabled", "shared")
 WITHOUT_KEY = ("offline", "disabled")
 STEP = "global_step"  # the axis of all charts: W&B's own step restarts where a run is resumed
@@ -83,9 +83,9 @@ class WandbLogger(Logger):
         settings = wandb.setup().settings
         mode = self._mode or settings.mode
         if mode not in MODES:
-            raise LoggerError(f"wandb.mode={mode!r} is none of {', '.join(MODES)}{nearest(mode, MODES)}.")
+            raise ShoalError(f"wandb.mode={mode!r} is none of {', '.join(MODES)}{nearest(mode, MODES)}.")
         if mode not in WITHOUT_KEY and not _has_key(settings):
-            raise LoggerError(
+            raise ShoalError(
                 f"W&B has no API key for {settings.base_url}; `wandb login` stores one, and WANDB_MODE=offline logs "
                 "without one."
             )
@@ -213,7 +213,7 @@ def _has_key(settings: Any) -> bool:
     """Report whether `wandb.init` will find a key or a token, without using a network.
 
     Raises:
-      LoggerError: a key is of another form.
+      ShoalError: a key is of another form.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or settings.api_key:
         return True
@@ -221,6 +221,6 @@ def _has_key(settings: Any) -> bool:
     try:
         return auth.read_netrc_auth(host=settings.base_url) is not None
     except Exception as error:
-        raise LoggerError(
+        raise ShoalError(
             f"W&B's API key cannot be used: {error}; `wandb login` stores another one."
         ) from error
