@@ -77,12 +77,9 @@ def test_names_of_254_bytes_work(tmp_path, suffix):
 def test_what_fails_on_the_way_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("before")
-    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ShoalError, match="a object, which JSON cannot hold"):
         write_json(path, {"x": object()})
-    with pytest.raises(ShoalError, match=r"loop cannot be written: Too many levels of symbolic links\."):
-        write_json(tmp_path / "loop", {"x": 1})
-    assert path.read_text() == "before" and sorted(os.listdir(tmp_path)) == ["a.json", "loop"]
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_reader_that_is_gone_is_named(tmp_path):

@@ -15,6 +15,7 @@ from shoal.records import metrics_file
 from shoal.records.directory import RunDirectory
 from shoal.records.members import Variant, members_of
 from shoal.records.run_config import RunConfig
+from shoal.types import CLIPPING
 
 RUN = RunConfig(seeds=2, seed=7, num_envs=2, num_steps=5, total_steps=109)
 
@@ -66,7 +67,7 @@ def test_the_end_says_which_bounds_cut_many_targets(tmp_path, capsys, shown):
         )
         with Reporter(made, RUN, "CartPole-v1", show=shown) as reporter:
             reporter.on_training(4, numbers(episode_return=[30, 40], **clipped), 1.5, 2000.0)
-            notes = reporter.warn_of_clipping()
+            notes = reporter.warn_of_clipping(CLIPPING)
         said = capsys.readouterr().err
         assert len(notes) == bool(sentence) and all(note in said for note in notes)
         if sentence:

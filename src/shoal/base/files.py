@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from shoal.base.errors import ShoalError
 
@@ -17,7 +17,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 LONG_NAME = 100  # bytes
 
 
-def user_path(value: Any, what: str) -> Path:
+def user_path(value: str | os.PathLike[str], what: str) -> Path:
     """Read a path that a user gave; a leading `~` is the home directory.
 
     Args:
@@ -34,8 +34,6 @@ def user_path(value: Any, what: str) -> Path:
         ) from None
     except (RuntimeError, UnicodeError) as error:  # `~nobody`
         raise ShoalError(f"{what} {str(value)!r} cannot be found: {error}") from None
-    if "\0" in str(path):
-        raise ShoalError(f"{what} {str(path)!r} is not a path: it holds a NUL byte.")
     return path
 
 
@@ -60,8 +58,6 @@ def write_whole_file(
       ShoalError: it cannot be written.
     """
     with report_os_errors(f"{path} cannot be written", needed):
-        if "\0" in str(path):
-            raise OSError(errno.EINVAL, "its name holds a NUL byte")
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if parents:
@@ -73,7 +69,7 @@ def write_whole_file(
             with _spooled_into(path) as file:
                 yield file
         else:
-            with _replacing(_end_of_links(path), os.replace) as file:
+            with _replacing(Path(os.path.realpath(path)), os.replace) as file:  # which links lead to
                 yield file
 
 
@@ -109,18 +105,6 @@ def _spooled_into(path: Path) -> Iterator[IO[bytes]]:
         file.flush()
         file.seek(0)
         shutil.copyfileobj(file, target)
-
-
-def _end_of_links(path: Path) -> Path:
-    """Return the file that a path leads to, which need not exist.
-
-    Raises:
-      OSError: symbolic links lead to each other.
-    """
-    end = Path(os.path.realpath(path))
-    if end.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return end
 
 
 def find_obstacle(path: Path) -> str:

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from shoal.base.errors import ShoalError, UserCodeError, nearest
@@ -32,7 +33,9 @@ class UserModules:
         self._folder = folder
         self._names: set[str] = set()  # of the modules that were found
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a module of the folder; None for any other importer, and for modules of a package."""
         if path is not None or not self._may_import():
             return None
@@ -56,7 +59,7 @@ def find_user_modules(folder: str | None = None) -> None:
     sys.meta_path.append(UserModules(os.getcwd() if folder is None else folder))
 
 
-def import_package(needed_by: str, package: str, extra: str, oldest: str, module: str = "") -> Any:
+def import_package(needed_by: str, package: str, extra: str, oldest: str, module: str = "") -> ModuleType:
     """Import a package that only a part of Shoal needs.
 
     Args:
@@ -144,7 +147,7 @@ def import_name(value: object) -> str:
     return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _import_module(module_name: str, name: str) -> Any:
+def _import_module(module_name: str, name: str) -> ModuleType:
     if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".").strip(".")
         valid = dotted != module_name and all(part.isidentifier() for part in dotted.split("."))
@@ -158,9 +161,8 @@ def _import_module(module_name: str, name: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if user_frames(error) or error.name is None:
-            raise _import_failure(
-                name, error
-            ) from error  # the module exists, but something that it imports does not
+            # The module exists, but something that it imports does not.
+            raise _import_failure(name, error) from error
         hint = _hidden_file(module_name) or nearest(
             module_name, [path.stem for path in Path.cwd().glob("*.py")]
         )
@@ -213,12 +215,11 @@ def _import_failure(name: str, error: BaseException) -> UserCodeError:
     if isinstance(error, UserCodeError):  # of a public function that the module calls; it names the line
         return error
     failure = user_code_error(error, f"importing {name!r}")
-    frames = failure.frames if failure else ""
     if isinstance(error, SyntaxError) and error.filename:  # the line that cannot be read has no frame
         source_line = "".join(traceback.format_exception_only(error)[:-1]).rstrip("\n")
         location = format_location(error.filename, error.lineno)
-        frames = f"{frames}\n{source_line}".lstrip("\n")
+        frames = f"{failure.frames if failure else ''}\n{source_line}".lstrip("\n")
         return UserCodeError(
             f"importing {name!r} failed in {location}: {type(error).__name__}: {error.msg}.", frames
         )
-    return failure or UserCodeError(f"importing {name!r} failed: {describe_error(error)}.", frames)
+    return failure or UserCodeError(f"importing {name!r} failed: {describe_error(error)}.")

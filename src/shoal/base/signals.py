@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from shoal.base.terminal import harmless
 
@@ -115,7 +115,7 @@ class Interruption:
         if not callable(former):  # it is ignored, ends the process, or is handled by C code
             return
 
-        def on_ctrl_c(number: int, frame: Any) -> None:
+        def on_ctrl_c(number: int, frame: FrameType | None) -> None:
             if self._phase in ENDS_AT_ONCE and not self._requested:
                 former(number, frame)
             elif self._note(number):
@@ -138,7 +138,7 @@ class Interruption:
         for number in numbers:  # C writes the numbers only of signals that have a handler
             self._replace_handler(number, lambda number, frame: None)
 
-    def _replace_handler(self, number: int, handler: Callable[[int, object], None]) -> None:
+    def _replace_handler(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
         former = signal.getsignal(number)
         for _ in range(2):  # the first handles a pending Ctrl-C before, which may raise KeyboardInterrupt
             self.handlers.callback(lambda: signal.signal(number, former))

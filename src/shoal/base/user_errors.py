@@ -12,11 +12,12 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from shoal.base.errors import ShoalError, UserCodeError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 # Shoal and its dependencies: a frame in one of these is not the user's.
 LIBRARIES = (
@@ -53,7 +54,7 @@ class Frame(NamedTuple):
     summary: traceback.FrameSummary
 
 
-def reports_user_code(function: Function) -> Function:
+def reports_user_code(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """Make a public function raise `UserCodeError` where the user's code fails inside it.
 
     An error of Shoal's own, with no frame of the user's below the function, passes unchanged, and so does a
@@ -62,7 +63,7 @@ def reports_user_code(function: Function) -> Function:
     """
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         try:
             return function(*args, **kwargs)
         except ShoalError:
@@ -73,7 +74,7 @@ def reports_user_code(function: Function) -> Function:
                 raise
             raise failure from error
 
-    return cast(Function, wrapper)
+    return wrapper
 
 
 def user_code_error(error: BaseException, action: str = "") -> UserCodeError | None:
@@ -125,13 +126,13 @@ def format_location(filename: str, line: int | None) -> str:
     return f"{filename.removeprefix(folder)}, line {line}"
 
 
-def place_of(function: Any) -> str:
+def place_of(function: object) -> str:
     """Return the file and the line of the definition of a user's function; "" for one of a library."""
-    frames = _definition(function) if hasattr(function, "__code__") else []
+    frames = _definition(function) if isinstance(function, types.FunctionType | types.MethodType) else []
     return format_location(frames[0].summary.filename, frames[0].summary.lineno) if frames else ""
 
 
-def _definition(function: Any) -> list[Frame]:
+def _definition(function: types.FunctionType | types.MethodType) -> list[Frame]:
     """Return the line in which a function is defined, if it is the user's."""
     code = function.__code__
     summary = traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)

@@ -9,8 +9,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 
 from shoal.base import imports, signals
 from shoal.base.errors import ResumableError, SavingError, ShoalError, UserCodeError, nearest
@@ -60,9 +60,8 @@ An environment of your own has the name module:Name; parameters follow it as nam
 
 DEFECT = "shoal: this is an error of Shoal itself; please report it, with the command and all of the above."
 
-CHECK_THREAD = (
-    "shoal check"  # the name of the thread of `envs/checking/check_time`, left behind by a part too slow
-)
+# The name of the thread of `envs/checking/check_time`, left behind by a part too slow.
+CHECK_THREAD = "shoal check"
 
 # JAX logs the traceback of a callback that fails; the error is reported like any error of the user's code.
 CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
@@ -157,13 +156,18 @@ def _command(arguments: list[str]) -> tuple[Callable[[list[str]], int], list[str
         raise ShoalError(
             f"there is no command {name!r}; there are {', '.join(COMMANDS)}{nearest(name, COMMANDS)}."
         )
-    imports.find_user_modules()
+    imports.find_user_modules()  # a console script has its own folder on the path, and not the user's
     return _import_command(name).main, rest
 
 
+def list_commands(commands: Mapping[str, tuple[str, str]]) -> str:
+    """Format a line for each command: its name, its first word, and what it does."""
+    width = max(len(f"{name} {what}") for name, (what, _) in commands.items()) + 2
+    return "\n".join(f"  {f'{name} {what}':<{width}}{text}" for name, (what, text) in commands.items())
+
+
 def _print_help(_: list[str]) -> int:
-    rows = [f"  {f'{name} {what}':<17}{text}" for name, (what, text) in COMMANDS.items()]
-    print(HELP.format(commands="\n".join(rows)), end="")
+    print(HELP.format(commands=list_commands(COMMANDS)), end="")
     return 0
 
 
@@ -177,7 +181,7 @@ def _print_version(words: list[str]) -> int:
     return 0
 
 
-def _import_command(name: str) -> Any:
+def _import_command(name: str) -> ModuleType:
     """Import the module of a command.
 
     Raises:

@@ -58,16 +58,14 @@ def list_checkpoints(run: str) -> list[dict[str, Any]]:
       ShoalError: there is no such run.
     """
     stored = Checkpoints(RunDirectory.open(arguments.path("run", run)).path)
-    rows = []
-    for info in map(stored.info, stored.steps()):
-        score = info.record.get("iqm")
-        rows.append(
-            {
-                "steps": info.steps,
-                "seconds": info.seconds,
-                "score": None if score is None else float(score),
-                "bytes": info.bytes,
-                "problem": info.problem,
-            }
-        )
-    return rows
+    return [
+        {
+            "steps": info.steps,
+            "seconds": info.seconds,
+            # JSON has no infinities: a record has them as words.
+            "score": None if (score := info.record.get("iqm")) is None else float(score),
+            "bytes": info.bytes,
+            "problem": info.problem,
+        }
+        for info in map(stored.info, stored.steps())
+    ]

@@ -84,11 +84,8 @@ def describe(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     Of each parameter there are `value`, the default where none is given, None where one must be; `required`; and
     `bounds` as text, "" where there are none.
     """
-    environment, bounds = make(name, **parameters), bounds_of(name)
-    values = {
-        parameter: parameters.get(parameter, declared.default)
-        for parameter, declared in parameters_of(name).items()
-    }
+    environment, bounds, declared = make(name, **parameters), bounds_of(name), parameters_of(name)
+    values = {parameter: parameters.get(parameter, x.default) for parameter, x in declared.items()}
     return {
         "name": name,
         "about": documentation(name),
@@ -127,13 +124,11 @@ def page(description: dict[str, Any]) -> str:
         "",
         f"parameters, such as `shoal train {name} {next(iter(parameters))}=...`:",
     ]
-    values = {
-        parameter: "(required)" if x["required"] else repr(x["value"]) for parameter, x in parameters.items()
-    }
+    values = ["(required)" if x["required"] else repr(x["value"]) for x in parameters.values()]
+    bounds = [x["bounds"] for x in parameters.values()]
     width = max(map(len, parameters)) + 2
-    column = (
-        max((len(values[parameter]) for parameter, x in parameters.items() if x["bounds"]), default=0) + 2
-    )
-    for parameter, value in values.items():
-        lines.append(f"  {parameter:<{width}}{value:<{column}}{parameters[parameter]['bounds']}".rstrip())
+    # Long values without bounds, such as lists, would move the bounds of all others to the right.
+    column = max((len(x) for x, bound in zip(values, bounds, strict=True) if bound), default=0) + 2
+    for parameter, value, bound in zip(parameters, values, bounds, strict=True):
+        lines.append(f"  {parameter:<{width}}{value:<{column}}{bound}".rstrip())
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from shoal.base.errors import ShoalError
@@ -87,56 +87,41 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate, and print a table."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, EvalFlags(), arguments)
     run = flags.require("run", "shoal eval runs/CartPole-v1-ppo-20260131-093000", "".join(words[:1]))
+    # Those after the run are parameters of its environment; a second run would be taken for an environment.
     for word in (word for word in words[1:] if "=" not in word):
         raise ShoalError(f"shoal eval takes one run, not {words[0]!r} and {word!r}; evaluate each by itself.")
     environment, parameters = flags.parse_environment([*settings.env, *words[1:]])
     mode = "sampled" if settings.sampled else settings.mode
-    if settings.against:
-        return play_against(run, settings, environment, parameters, mode)
+    # Flags always have a value: "" and -1 stand for None in Python, which is as the run did it.
+    shared: dict[str, Any] = {
+        "which": settings.which,
+        "checkpoint": settings.checkpoint or None,
+        "episodes": settings.episodes,
+        "seed": settings.episode_seed,
+        "greedy": None if mode == "run" else mode == "greedy",
+        "environment_parameters": parameters,
+    }
     with Activity() as activity:
-        results = evaluate_run(
-            run,
-            environment or None,
-            which=settings.which,
-            checkpoint=settings.checkpoint or None,
-            run_seed=None if settings.seed < 0 else settings.seed,
-            label=settings.label or None,
-            episodes=settings.episodes,
-            seed=settings.episode_seed,
-            greedy=None if mode == "run" else mode == "greedy",
-            eval_epsilon=settings.eval_epsilon,
-            memory_lasts=None if settings.memory == "run" else settings.memory,
-            consecutive=settings.consecutive or None,
-            episodes_file=settings.episodes_file,
-            plot=settings.plot,
-            render=settings.render,
-            render_episodes=settings.render_episodes,
-            tell=activity.describe,
-            environment_parameters=parameters,
-        )
-    print(json_text(results).rstrip() if settings.json else table(results))
-    return 0
-
-
-def play_against(
-    run: str, settings: EvalFlags, environment: str, parameters: dict[str, Any], mode: str
-) -> int:
-    """Play against others, and print a matrix for each role."""
-    with Activity() as activity:
-        results = cross_play(
-            run,
-            settings.against,
-            environment or None,
-            role=settings.role,
-            which=settings.which,
-            checkpoint=settings.checkpoint or None,
-            episodes=settings.episodes,
-            seed=settings.episode_seed,
-            greedy=None if mode == "run" else mode == "greedy",
-            tell=activity.describe,
-            environment_parameters=parameters,
-        )
-    print(json_text(results).rstrip() if settings.json else matrices(results))
+        shared["tell"] = activity.describe
+        if settings.against:
+            results = cross_play(run, settings.against, environment or None, role=settings.role, **shared)
+        else:
+            results = evaluate_run(
+                run,
+                environment or None,
+                run_seed=None if settings.seed < 0 else settings.seed,
+                label=settings.label or None,
+                eval_epsilon=settings.eval_epsilon,
+                memory_lasts=None if settings.memory == "run" else settings.memory,
+                consecutive=settings.consecutive or None,
+                episodes_file=settings.episodes_file,
+                plot=settings.plot,
+                render=settings.render,
+                render_episodes=settings.render_episodes,
+                **shared,
+            )
+    text = matrices if settings.against else table
+    print(json_text(results).rstrip() if settings.json else text(results))
     return 0
 
 
@@ -160,12 +145,12 @@ def table(results: dict[str, Any]) -> str:
     if len(metrics) > 1:
         iqm = format_number(results["iqm"], interval)
         lines.append(f"{'IQM':>{width}}{iqm:>11}  {format_interval(interval)}".rstrip())
-        lines += interval_lines(results["interval"], len(results["metrics"]))
+        lines += interval_lines(interval, len(metrics))
     if failed := ", ".join(str(seed) for seed in results["failed"]):
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
-    shares = [x["unfinished"] for x in results["metrics"].values()]
+    shares = [x["unfinished"] for x in metrics]
     lines += unfinished_lines(sum(shares) / len(shares), results["max_steps"])
-    lines += [*agent_lines(results), *info_lines(results)]
+    lines += [*agent_lines(list(metrics), results["team_return"]), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 
@@ -183,6 +168,7 @@ def matrices(results: dict[str, Any]) -> str:
         texts = iter(format_numbers(itertools.chain(*x["matrix"]), x["interval"]))
         for seed, row in zip(first["seeds"], x["matrix"], strict=True):
             lines.append(f"{seed:>6}" + "".join(f"{text:>11}" for _, text in zip(row, texts, strict=False)))
+    # The intervals are by a bootstrap over the seeds of both sides; the note is about the side that has fewer.
     fewest = min((len(side["seeds"]) for side in (first, second) if len(side["seeds"]) > 1), default=1)
     lines += interval_lines(next(iter(results["returns"].values()))["interval"], fewest)
     return "\n".join([*lines, *unfinished_lines(results["unfinished"], results["max_steps"])])
@@ -201,17 +187,14 @@ def unfinished_lines(share: float, steps: int) -> list[str]:
     return [cut] if share else []
 
 
-def agent_lines(results: dict[str, Any]) -> list[str]:
+def agent_lines(metrics: Sequence[Mapping[str, float]], team_return: str) -> list[str]:
     """Format the mean return of each of several agents, and how they add up to the team's; empty for one agent."""
-    metrics = list(results["metrics"].values())
     names = [f"return_agent_{i}_mean" for i in range(len(metrics[0]))]
     means = [sum(x[name] for x in metrics) / len(metrics) for name in names if name in metrics[0]]
     if not means:
         return []
     of_agents = ", ".join(format_numbers(means))
-    return [
-        f"  a return is the {results['team_return']} over {len(means)} agents, of which each has {of_agents}"
-    ]
+    return [f"  a return is the {team_return} over {len(means)} agents, of which each has {of_agents}"]
 
 
 def info_lines(results: dict[str, Any]) -> list[str]:

@@ -4,10 +4,9 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.cli import flags
+from shoal.cli import flags, list_commands
 from shoal.envs.grid.rulesets.benchmark import Benchmark
 from shoal.envs.grid.rulesets.descriptions import describe_benchmark, describe_ruleset
 from shoal.envs.grid.rulesets.generation import PUBLISHED as PUBLISHED_RULESETS
@@ -51,6 +50,14 @@ class MakeSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class MakeFlags:
+    """The settings of a file of rulesets and of how they are drawn, each a group of flags."""
+
+    file: MakeSettings
+    drawing: GenerationConfig
+
+
+@dataclasses.dataclass(frozen=True)
 class ShowSettings:
     """This command has no options."""
 
@@ -59,8 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one of the commands."""
     name = arguments[0] if arguments else "--help"
     if name in flags.HELP_FLAGS:
-        rows = [f"  {f'{name} {what}':<24}{text}" for name, (what, text) in COMMANDS.items()]
-        print(HELP.format(commands="\n".join(rows)), end="")
+        print(HELP.format(commands=list_commands(COMMANDS)), end="")
         raise SystemExit(0)
     if name not in COMMANDS:
         raise ShoalError(
@@ -77,15 +83,8 @@ def make_benchmark(arguments: Sequence[str]) -> int:
         raise ShoalError(
             f"there is no setting {setting!r}; there are {', '.join(published)}{nearest(setting, published)}."
         )
-    fields: list[tuple[str, type, Any]] = [
-        ("file", MakeSettings, dataclasses.field(default=MakeSettings())),
-        (
-            "drawing",
-            GenerationConfig,
-            dataclasses.field(default=published.get(setting, GenerationConfig())),
-        ),
-    ]
-    default: Any = dataclasses.make_dataclass("MakeBenchmark", fields, frozen=True)()
+    # Looked up before the flags are read, whose defaults it decides.
+    default = MakeFlags(MakeSettings(), published.get(setting, GenerationConfig()))
     settings, words = flags.parse("shoal grid make-benchmark SETTING", MAKE_DESCRIPTION, default, arguments)
     flags.require("setting", "shoal grid make-benchmark small", "".join(words[:1]))
     if words != [setting]:
@@ -110,7 +109,7 @@ def show(arguments: Sequence[str]) -> int:
     if len(words) == 1:
         print(describe_benchmark(benchmark))
         return 0
-    if len(words) > 2 or not (words[1].isdecimal() and len(words[1]) < 19):
+    if len(words) > 2 or not words[1].isdecimal():
         raise ShoalError(f"{words[-1]!r} is not a ruleset's number; give one from 0 to {len(benchmark) - 1}.")
     print(describe_ruleset(benchmark.ruleset(int(words[1]))))
     return 0

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags
@@ -44,8 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     choices, overrides, words = parse_settings(COMMAND, DESCRIPTION, ResumeFlags, of_run, arguments)
     if words != [run]:
         raise ShoalError(f"shoal resume takes one run directory, and was given {' '.join(words)}.")
-    options: dict[str, Any] = {
-        "call": choices.call(IMPORT_SECONDS, COMMAND, arguments),
-        "from_step": choices.from_step,
-    }
-    return print_result(resume_run(run, None, functions={}, overrides=overrides, **options))
+    # Functions have import names in the run's `config.json`; only Python has others to give.
+    call = choices.call(IMPORT_SECONDS, COMMAND, arguments)
+    resumed = resume_run(run, None, functions={}, overrides=overrides, call=call, from_step=choices.from_step)
+    return print_result(resumed)

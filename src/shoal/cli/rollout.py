@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.base.numbers import format_number, format_numbers
 from shoal.cli import flags
@@ -12,7 +12,6 @@ from shoal.monitor.progress import Activity
 from shoal.records.json_files import json_text
 from shoal.runs.policies.collect import RolloutResult
 from shoal.runs.policies.rollout import rollout
-from shoal.xla.machine import devices_note
 
 COMMAND = "shoal rollout ENV [name=value ...]"
 DESCRIPTION = (
@@ -66,15 +65,11 @@ def main(arguments: Sequence[str]) -> int:
             greedy=settings.greedy,
             environment_parameters=parameters,
         )
-    if note := devices_note(result.devices):
-        print(note, file=sys.stderr)
-    environment_text = environment or f"the environment of {settings.policy}"
-    actor_text = f"the policy of {settings.policy}" if settings.policy else "random actions"
-    print(
-        json_text(to_json(result)).rstrip()
-        if settings.json
-        else statistics_text(result, f"{environment_text}, {actor_text}")
-    )
+    if result.devices_note:
+        print(result.devices_note, file=sys.stderr)  # standard output may be JSON
+    title = environment or f"the environment of {settings.policy}"
+    title += f", the policy of {settings.policy}" if settings.policy else ", random actions"
+    print(json_text(to_json(result)).rstrip() if settings.json else statistics_text(result, title))
     return 0
 
 
@@ -101,7 +96,7 @@ def statistics_text(result: RolloutResult, title: str) -> str:
     return "\n".join(lines)
 
 
-def to_json(result: RolloutResult) -> dict[str, Any]:
+def to_json(result: RolloutResult) -> dict[str, object]:
     """Return the statistics by name, without the data; one without episodes is NaN."""
     names = [field.name for field in dataclasses.fields(result) if field.name != "data"]
     return {name: getattr(result, name) for name in names}

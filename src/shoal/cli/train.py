@@ -29,17 +29,7 @@ DESCRIPTION = (
 )
 
 
-LOGGING = {
-    "logging": (
-        "logger",
-        "logger_args",
-        "logger_keys",
-        "track",
-        "wandb_project_name",
-        "wandb_entity",
-        "film_every",
-    )
-}
+LOGGING = {"logging": (*(field.name for field in dataclasses.fields(LoggerFlags)), "film_every")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +48,9 @@ class OutputFlags(LoggerFlags):
         """Return how a command with some arguments calls for its runs."""
         loggers, command = companions_of(self.loggers()), flags.command_line(command, arguments)
         return Caller(not self.quiet, import_seconds, own_process, (), loggers, self.film_every, command)
+
+
+Own = TypeVar("Own", bound=OutputFlags)  # the flags of one command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     _, parameters = flags.parse_environment(_assignments(arguments))
     parse = functools.partial(parse_run, COMMAND, DESCRIPTION, TrainFlags, parameters=parameters)
     if not words:  # ENV is among the flags: read all flags once to find the words that are none
+        # The page must wait, since it shows the defaults of the environment's preset.
         without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
         words = parse(without_help, environment="")[-1]
     environment, _ = flags.parse_environment(words)
@@ -134,7 +128,7 @@ def print_result(trained: TrainedRun) -> int:
 
 def print_summary(trained: TrainedRun) -> None:
     """Print the results in a summary."""
-    output.print_result(result_text(dict(trained.summary), trained.path), trained.path)
+    output.print_result(result_text(trained.summary, trained.path), trained.path)
 
 
 def parse_run(
@@ -153,7 +147,7 @@ def parse_run(
     Returns:
       the defaults, the command's own flags, the settings that are given by name, and the words that are not flags.
     """
-    before = defaults(
+    return defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,
@@ -168,10 +162,10 @@ def parse_run(
 def parse_settings(
     command: str,
     description: str,
-    choices: Callable[..., Any],
+    choices: Callable[[], Own],
     before: Defaults,
     arguments: Sequence[str],
-) -> tuple[Any, dict[str, Any], list[str]]:
+) -> tuple[Own, dict[str, object], list[str]]:
     """Read the flags of a command whose flags are the settings of a run and its algorithm, and some of its own.
 
     Args:
@@ -185,8 +179,9 @@ def parse_settings(
       the command's own flags, the settings that are given by name, and the words that are not flags.
     """
     algorithm, run, algorithm_config = before.algorithm, before.run, before.config
+    # The name of a field, which a user's own `module:Name` cannot be.
     title = algorithm if algorithm.isidentifier() else "algorithm_settings"
-    fields: list[tuple[str, type, Any]] = [
+    fields: list[tuple[str, type, object]] = [
         ("run", RunConfig, dataclasses.field(default=run)),
         (title, type(algorithm_config), dataclasses.field(default=algorithm_config)),
     ]

@@ -1,10 +1,20 @@
 """Processes beside a run, which follow its files: its loggers, and one that films its policies.
 
 Each is a child of the process that trains, and holds a pipe from it, so that it knows of the run's end however the run
-ends. Training never waits for one: messages come by a thread, and the loop reads an attribute.
+ends. Training never waits for one: messages come by a thread, and the loop reads an attribute. They are lines of JSON:
+
+-> {"module": "shoal.monitor.loggers.child", "process": 123, "folder": "/home/me", "logger": "wandb", ...}
+<- {"ready": true}, or {"error": "why the run should not begin"}
+-> {"run": "/home/me/runs/first"}
+<- {"note": "wandb: https://..."}
+<- {"stop": "why the run should stop"}
+-> (the pipe ends)
+<- {"ended": {"complete": true, ...}}, or {"error": "why it has failed"}
 """
 
 import contextlib
+import faulthandler
+import importlib
 import json
 import math
 import os
@@ -16,12 +26,15 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from shoal.base.errors import ShoalError
+from shoal.base.imports import find_user_modules
+from shoal.base.user_errors import describe_error, user_code_error
 from shoal.records.directory import COMPLETE, LOGGERS, RunDirectory
 from shoal.records.json_files import read_json
 
@@ -29,22 +42,18 @@ READY_SECONDS = 60.0  # from the start of a process until it has what it needs; 
 QUIET_SECONDS = 3.0  # of these, before a line says what is waited for
 CLOSING_SECONDS = 10.0  # the wait at the end of a run, of which the first companions have a half
 FAILING_SECONDS = 0.5  # that at an error or an interruption
-PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; main()"
+PROGRAM = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import main; main()"
 
 
 class Companion(NamedTuple):
     """A process that goes beside a run."""
 
     name: str  # as sentences call it
-    module: str  # with a `main`
-    request: Mapping[str, Any]  # its first line of input
+    title: str  # its name with what it is
+    module: str  # with a function `follow`, which is given the `Trainer` and returns what has ended
+    request: Mapping[str, object]  # what that is to do
     later: str  # a clause that says how the rest is done later; "{path}" is the run's directory
     variables: Mapping[str, str] = {}  # of its environment, besides the trainer's
-
-    @property
-    def title(self) -> str:
-        """Its name with what it is."""
-        return f"logger {self.name}" if "logger" in self.request else self.name
 
 
 class Companions:
@@ -149,8 +158,7 @@ class Process:
 
     def start(self) -> None:
         """Start it."""
-        program = PROGRAM.format(module=self._companion.module)
-        command = [sys.executable, "-c", program, json.dumps(sys.path)]
+        command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`_listen` closes it)
         self._start_time = time.monotonic()
         self._process = subprocess.Popen(
@@ -162,7 +170,8 @@ class Process:
             env={**os.environ, **self._companion.variables},
             start_new_session=True,  # Ctrl-C and the end of a terminal are for the trainer alone
         )
-        self._send({"process": os.getpid(), "folder": os.getcwd(), **self._companion.request})
+        place = {"module": self._companion.module, "process": os.getpid(), "folder": os.getcwd()}
+        self._send({**place, **self._companion.request})
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -224,7 +233,7 @@ class Process:
     def _later(self) -> str:
         return self._companion.later.format(path=shlex.quote(str(self._path)))
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         with contextlib.suppress(OSError, ValueError):  # it has ended, which `_listen` reports
             print(json.dumps(message), file=self._process.stdin, flush=True)
 
@@ -268,3 +277,67 @@ class Process:
 def _described(code: int) -> str:
     """Say how a process has ended."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+class Trainer:
+    """The process that trains, as a process beside it sees it.
+
+    Attributes:
+      request: what it asked for.
+      process: its number; None where no process trains, and the companion ends with the pipe.
+      ended: set when the run has ended, however it has.
+    """
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)  # what a companion prints goes where its errors go
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        self.request: Mapping[str, Any] = json.loads(sys.stdin.readline())
+        self.process: int | None = self.request["process"]
+        self.ended = threading.Event()
+        self._run: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def tell(self, **message: object) -> None:
+        """Send a message: a `note` to show, or a `stop` by which a companion asks the run to stop."""
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            print(json.dumps(message), file=self._answers, flush=True)
+
+    def await_run(self) -> Path:
+        """Tell that all is there that the companion needs, and wait for the directory of the run."""
+        self.tell(ready=True)
+        return Path(self._run.get())
+
+    def tell_failure(self, error: BaseException, where: str = "") -> None:
+        """Tell why the companion has failed, in a sentence.
+
+        Args:
+          where: a clause at its end.
+        """
+        traceback.print_exception(error)
+        reported = error if isinstance(error, ShoalError) else user_code_error(error)
+        sentence = describe_error(error) if reported is None else str(reported)
+        self.tell(error=f"{sentence.rstrip('.')}{where}.")
+
+    def _listen(self) -> None:
+        """Receive the directory of the run, and its end; without a run, or a trainer, the pipe's end is that of all."""
+        if not (message := sys.stdin.readline()):
+            os._exit(1)  # whatever the companion hangs in
+        self._run.put(json.loads(message)["run"])
+        sys.stdin.read()
+        if self.process is None:
+            os._exit(1)
+        self.ended.set()
+
+
+def main() -> None:
+    """Follow a run, in a process of its own."""
+    faulthandler.enable()
+    trainer, status = Trainer(), 0
+    find_user_modules(trainer.request["folder"])
+    try:
+        trainer.tell(ended=importlib.import_module(trainer.request["module"]).follow(trainer))
+    except BaseException as error:
+        trainer.tell_failure(error)
+        status = 1
+    os._exit(status)  # whatever threads a logger has left

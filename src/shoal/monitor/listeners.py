@@ -19,7 +19,7 @@ class StartedRun(NamedTuple):
     step: int  # the environment steps that each member has made: 0, unless the run was resumed
 
 
-def check_listeners(listeners: Any) -> tuple[Any, ...]:
+def check_listeners(listeners: object) -> tuple[object, ...]:
     """Require that each object has one of a listener's methods.
 
     Raises:
@@ -48,11 +48,11 @@ class Listeners:
       error: of the first call that failed; nobody is called after it.
     """
 
-    def __init__(self, listeners: Sequence[Any] = ()):
+    def __init__(self, listeners: Sequence[object] = ()):
         self._listeners = listeners
         self.error: BaseException | None = None
 
-    def tell(self, method: str, *arguments: Any) -> str:
+    def tell(self, method: str, *arguments: object) -> str:
         """Call a method of each listener that has it; return the first one's reason to stop the run, "" for none."""
         reason = ""
         for listener in self._listeners:
@@ -70,7 +70,7 @@ class Listeners:
             raise self.error
 
 
-def _reason(name: str, method: str, answer: Any) -> str:
+def _reason(name: str, method: str, answer: object) -> str:
     """Return the text by which a listener stops a run, with the listener's name; "" for none."""
     if method == "on_end":  # there is nothing left to stop
         return ""

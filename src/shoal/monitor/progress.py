@@ -74,11 +74,8 @@ class Progress:
             numbers.append(f"{name.replace('_', ' ')} {'-' if math.isnan(value) else format_number(value)}")
         now = self._clock()
         seconds_left = self._seconds_left(steps, now, steps_per_second)
-        numbers += (
-            [f"{format_duration(seconds_left)} left"]
-            if seconds_left is not None and steps < self._total
-            else []
-        )
+        if seconds_left is not None and steps < self._total:
+            numbers.append(f"{format_duration(seconds_left)} left")
         with self._silence_broken_stream():
             if self._live is not None:
                 task = self._live.task_ids[0]
@@ -108,9 +105,8 @@ class Progress:
     def _is_due(self, now: float) -> bool:
         """Report whether enough time has passed since the last plain line."""
         start_time = now if self._first_update is None else self._first_update[1]
-        return now - self._last_line_time >= max(
-            LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time)
-        )
+        interval = max(LINE_INTERVAL_SECONDS, LINE_INTERVAL_SHARE * (now - start_time))
+        return now - self._last_line_time >= interval
 
     def _seconds_left(self, steps: int, now: float, steps_per_second: float) -> float | None:
         """Estimate the remaining seconds from the speed since the first update, which excludes compilation; at the
@@ -190,10 +186,10 @@ def ignore_text(text: str) -> None:
     """Replace `Activity.describe` where nothing is shown."""
 
 
-def is_terminal(stream: Any) -> bool:
+def is_terminal(stream: IO[str] | None) -> bool:
     """Report whether a stream is a terminal on which a line can be overwritten."""
     try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
+        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):
         return False
 

@@ -22,16 +22,12 @@ from shoal.records.run_config import RunConfig
 from shoal.records.summary import interval_lines, score_statistics
 from shoal.reports import figures
 from shoal.reports.plots import plot_learning_curve
-from shoal.types import CLIPPING
-from shoal.xla import machine
 
 MAX_SETTINGS = 5  # in the first line of a result
 CLOSING_SECONDS = 5.0  # the wait at a run's end for rows that are being written
 LARGE_CLIPPING = 0.01  # the share of targets beyond the bounds of a distribution of which a run says so
-BOUNDS = (
-    ("v_min", "v_max"),
-    ("value_low", "value_high"),
-)  # the settings of these bounds, of which a run has one pair
+# The settings of these bounds, of which a run has one pair.
+BOUNDS = (("v_min", "v_max"), ("value_low", "value_high"))
 INTERIM_SECONDS = 15.0  # the wait for the picture of the run so far, whose imports take seconds
 
 
@@ -42,6 +38,7 @@ class Reporter:
     the next ones: so training continues while a disk is full or hangs for some time.
 
     Args:
+      notes: lines that are shown at the start; empty ones are not.
       mark: the end of the rows that are continued.
       listeners: are told the same, after the rows are added.
       companions: the processes beside the run, which may ask it to stop.
@@ -54,14 +51,16 @@ class Reporter:
         title: str,
         *,
         show: bool,
+        notes: Sequence[str] = (),
         mark: Mark | None = None,
         evaluations: Sequence[tuple[int, Numbers]] = (),
         members: Members = (),
-        listeners: Sequence[Any] = (),
+        listeners: Sequence[object] = (),
         algorithm: str = "",
         companions: Companions | None = None,
     ):
         self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
+        self._notes = notes
         self.members = members or members_of(range(run.seed, run.seed + run.seeds))
         self.listeners = Listeners(listeners)
         self.companions = Companions() if companions is None else companions
@@ -75,11 +74,11 @@ class Reporter:
             (updates * run.steps_per_update, metrics["return_mean"]) for updates, metrics in evaluations
         ]
         self.updates_logged = 0  # number of updates at the last log point
-        self._clipping: Numbers = {}  # the metrics of `CLIPPING` there
+        self._latest: Numbers = {}  # the metrics there
 
     def __enter__(self) -> "Reporter":
         self.progress.__enter__()
-        if note := machine.devices_note(self.run.devices):
+        for note in filter(None, self._notes):
             self.progress.note(note)
         requested, rounded = self.run.total_steps, self.run.total_updates * self.run.steps_per_update
         if rounded < requested:
@@ -128,11 +127,10 @@ class Reporter:
 
     def on_training(self, updates: int, metrics: Numbers, seconds: float, steps_per_second: float) -> str:
         """Write a log point."""
-        self.updates_logged = updates
-        self._clipping = {name: metrics[name] for name in CLIPPING if name in metrics}
+        self.updates_logged, self._latest = updates, metrics
         speed = {"train_seconds": seconds, "steps_per_second": steps_per_second}
         numbers = {**metrics, **{name: np.full(len(self.members), x) for name, x in speed.items()}}
-        self.write_rows("train", updates, numbers)
+        self._write_rows("train", updates, self._by_member(numbers))
         steps = updates * self.run.steps_per_update
         returns = metrics["episode_return"]
         returns = returns[np.isfinite(returns)]
@@ -140,17 +138,21 @@ class Reporter:
         self.progress.update(steps, steps_per_second, **shown)
         return self.listeners.tell("on_training", steps, _copies(numbers)) or self.companions.stop
 
-    def warn_of_clipping(self) -> list[str]:
-        """Say which bounds of a distribution of returns cut more than 1% of the latest targets; return the sentence."""
-        share, low, high = (np.asarray(self._clipping.get(name, np.nan)) for name in CLIPPING)
+    def warn_of_clipping(self, names: Sequence[str]) -> list[str]:
+        """Say which bounds of a distribution of returns cut more than 1% of the latest targets; return the sentence.
+
+        Args:
+          names: of three metrics: the share of targets that were cut, and the least and the greatest target.
+        """
+        share, low, high = (np.asarray(self._latest.get(name, np.nan)) for name in names)
         if not (worst := np.max(share, initial=0.0, where=np.isfinite(share))) > LARGE_CLIPPING:
             return []
         settings = self.directory.load_config()["algorithm"]
-        names = next(
+        bounds = next(
             (x for x in BOUNDS if settings.get(x[0]) is not None), ("the lower bound", "the upper bound")
         )
-        now = " and ".join(f"{name}={settings[name]:g}" if name in settings else name for name in names)
-        fits = zip(names, (np.min, np.max), (low, high), strict=True)
+        now = " and ".join(f"{name}={settings[name]:g}" if name in settings else name for name in bounds)
+        fits = zip(bounds, (np.min, np.max), (low, high), strict=True)
         needed = [f"{name}={f(x[np.isfinite(x)]):.4g}" for name, f, x in fits if np.isfinite(x).any()]
         note = f"{worst:.0%} of the latest targets lie beyond {now}, and are learned as these bounds"
         note += f"; {' and '.join(needed)} would hold them" if needed else ""
@@ -159,31 +161,26 @@ class Reporter:
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""
-        self.write_rows("evaluation", updates, metrics)
+        self._write_rows("evaluation", updates, self._by_member(metrics))
         steps = updates * self.run.steps_per_update
         self.evaluations.append((steps, metrics["return_mean"]))
         return self.listeners.tell("on_evaluation", steps, _copies(metrics)) or self.companions.stop
 
-    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def on_exchange(self, updates: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Write the row of each member about an exchange, or another change of its settings."""
-        point = self._point("exchange", updates)
+        self._write_rows("exchange", updates, rows)
+
+    def _by_member(self, metrics: Numbers) -> list[dict[str, float]]:
+        return [{name: float(x[k]) for name, x in metrics.items()} for k in range(len(self.members))]
+
+    def _write_rows(self, kind: str, updates: int, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append the row of each member to metrics.jsonl."""
+        self.report_failure()
+        steps = updates * self.run.steps_per_update
+        point = {"kind": kind, "step": steps, "updates": updates, "time": time.time()}
         self._writer.add(
             {**point, **member.columns, **row} for member, row in zip(self.members, rows, strict=True)
         )
-
-    def write_rows(self, kind: str, updates: int, metrics: Numbers) -> None:
-        """Append one row per member to metrics.jsonl."""
-        self.report_failure()
-        point = self._point(kind, updates)
-        self._writer.add(
-            {**point, **member.columns, **{name: float(x[k]) for name, x in metrics.items()}}
-            for k, member in enumerate(self.members)
-        )
-
-    def _point(self, kind: str, updates: int) -> dict[str, Any]:
-        """Return the entries that the rows of all members at one point have in common."""
-        steps = updates * self.run.steps_per_update
-        return {"kind": kind, "step": steps, "updates": updates, "time": time.time()}
 
     def report_failure(self) -> None:
         """Say once that rows cannot be written."""
@@ -205,7 +202,7 @@ class Reporter:
     ) -> None:
         entries = [self.members[k].columns for k in failed]
         names = {"environment": self.title, "algorithm": self.algorithm, "failed": entries}
-        progress: dict[str, Any] = {"finished": False, **names, "seeds": [x.seed for x in self.members]}
+        progress: dict[str, object] = {"finished": False, **names, "seeds": [x.seed for x in self.members]}
         if self.members[0].label:
             progress["labels"] = [x.label for x in self.members]
         progress |= {
@@ -226,13 +223,13 @@ class Reporter:
         """End the writing about the run so far, since the run has finished."""
         self._interim.close(INTERIM_SECONDS, cancel=True)
 
-    def draw_learning_curve(self, summary: dict[str, Any]) -> None:
+    def draw_learning_curve(self, summary: Mapping[str, Any]) -> None:
         """Draw the learning curve of the whole run."""
         with figures.as_warning(self.directory.learning_curve):
             if self.evaluations:
                 self._draw_curve(summary, self.evaluations)
 
-    def _draw_curve(self, summary: dict[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
+    def _draw_curve(self, summary: Mapping[str, Any], evaluations: Sequence[tuple[int, np.ndarray]]) -> None:
         steps, columns = zip(*evaluations, strict=True)
         returns, unit = np.stack(columns), "seed"
         entries = [{name: x.get(name) for name in ("seed", "label")} for x in summary.get("failed", ())]
@@ -270,14 +267,15 @@ def _by_setting(returns: np.ndarray, members: Members, failed: Sequence[int]) ->
     return np.array(columns).T, ended
 
 
-def result_text(summary: dict[str, Any], path: Any) -> str:
+def result_text(summary: Mapping[str, Any], path: object) -> str:
     """Format the result of a run in a few lines."""
     seconds = summary["seconds"]
     num_seeds = len(summary["seeds"])
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} {'members' if 'members' in summary else 'seeds'}"
+    name = f"{summary['name']}: " if summary.get("name") else ""
     return "\n".join(
         [
-            f"{_named(summary)}{summary['environment']}, {summary['algorithm']}, {seeds}, "
+            f"{name}{summary['environment']}, {summary['algorithm']}, {seeds}, "
             f"{summary['steps_per_seed']:,} steps each{_settings_of(summary)}",
             *_team_line(summary),
             *([f"  stopped         by {summary['stopped']}"] if "stopped" in summary else []),
@@ -288,10 +286,6 @@ def result_text(summary: dict[str, Any], path: Any) -> str:
             f"  {path}",
         ]
     )
-
-
-def _named(summary: Mapping[str, Any]) -> str:
-    return f"{summary['name']}: " if summary.get("name") else ""
 
 
 def _settings_of(summary: Mapping[str, Any]) -> str:
@@ -306,7 +300,7 @@ def have_all_failed(summary: Mapping[str, Any]) -> bool:
     return len(summary.get("failed", ())) == len(summary["seeds"])
 
 
-def _result_lines(summary: dict[str, Any]) -> list[str]:
+def _result_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the lines with the scores of a run."""
     absolute, final = (summary[name] for name in ("absolute", "final"))
     best, last = "not evaluated again (absolute_episodes=0)", "not evaluated (eval_every='never')"
@@ -333,9 +327,8 @@ def _score_text(score: Mapping[str, Any], like: Sequence[float] | None = None) -
     Args:
       like: the interval whose digits the numbers have, where the score has none itself.
     """
-    found, like = _with_nan(score), score["interval"] or like
-    values = found["returns"] if "returns" in found else found["values"]
-    iqm, worst = format_numbers([found["iqm"], float(np.min(values))], like)
+    values = np.array(score["returns" if "returns" in score else "values"], np.float64)  # None becomes NaN
+    iqm, worst = format_numbers([score["iqm"], values.min()], score["interval"] or like)
     return "  ".join(filter(None, [f"IQM {iqm}", format_interval(score["interval"]), f"worst seed {worst}"]))
 
 
@@ -360,7 +353,7 @@ def _policy_returns(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
+def _setting_lines(summary: Mapping[str, Any], shown: int = 5) -> list[str]:
     """Return lines with the best settings of a population, best first.
 
     There are none where members differ in seeds only, or change their settings while they train.
@@ -371,7 +364,7 @@ def _setting_lines(summary: dict[str, Any], shown: int = 5) -> list[str]:
     return lines + ([f"  and {len(rows) - shown} more"] if len(rows) > shown else [])
 
 
-def _team_line(summary: dict[str, Any]) -> list[str]:
+def _team_line(summary: Mapping[str, Any]) -> list[str]:
     """Return a line that says how returns of several agents add up to a score; none for one agent."""
     agents = summary.get("agents")
     if not agents:
@@ -382,60 +375,44 @@ def _team_line(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _unfinished_lines(summary: dict[str, Any]) -> list[str]:
+def _unfinished_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about episodes of the best policies that were cut before they ended; none where all ended."""
-    shares = np.array(_with_nan(summary["evaluation"].get("unfinished", [])), np.float64)
-    if not np.nansum(shares):
-        return []
-    share = np.nanmean(shares)
-    return [
-        f"  {share:.0%} of the new episodes were cut at eval_max_steps, and count by their return until then"
-    ]
+    shares = np.array(summary["evaluation"].get("unfinished", []), np.float64)
+    cut = "of the new episodes were cut at eval_max_steps, and count by their return until then"
+    return [f"  {np.nanmean(shares):.0%} {cut}"] if np.nansum(shares) else []
 
 
-def _score_lines(summary: dict[str, Any]) -> list[str]:
+def _score_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about the score by which the best policies were chosen; none where that is the mean return."""
     score = summary.get("score")
     if not score:
         return []
     if "absolute" not in score:
         return [f"  the score {score['name']} chose the best policies"]
-    absolute, final = score["absolute"], score["final"]
-    last = format_number(final["iqm"], absolute["interval"])
-    return [
-        f"  the score {score['name']} chose the best policies: {_score_text(absolute)}; last policies {last}"
-    ]
+    best, last = score["absolute"], format_number(score["final"]["iqm"], score["absolute"]["interval"])
+    return [f"  the score {score['name']} chose the best policies: {_score_text(best)}; last policies {last}"]
 
 
-def _best_lines(summary: dict[str, Any]) -> list[str]:
+def _best_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about the best member of a population that exchanged; none for other runs."""
     if "best" not in summary:
         return []
     best = summary["best"]
     values = ", ".join(f"{name}={x:.4g}" for name, x in best["settings"].items())
-    has_new = best["absolute"] is not None
-    score = format_number(best["absolute" if has_new else "score"])
-    score = f"{score} in new episodes" if has_new else f"score {score} when chosen"
+    score = f"score {format_number(best['score'])} when chosen"
+    if best["absolute"] is not None:
+        score = f"{format_number(best['absolute'])} in new episodes"
     return [
         f"  best member     seed {best['seed']}: {score}   (of step {best['steps']:,}, trained with {values})"
     ]
 
 
-def _not_finite_lines(summary: dict[str, Any]) -> list[str]:
+def _not_finite_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line that names the seeds whose returns are not finite, besides those that failed; none for none."""
-    found = [_with_nan(summary[name])["returns"] for name in ("absolute", "final") if summary[name]]
-    values = np.reshape(found, (-1, len(summary["seeds"])))
+    found = [summary[name]["returns"] for name in ("absolute", "final") if summary[name]]
+    values = np.array(found, np.float64).reshape(-1, len(summary["seeds"]))
     is_finite = np.all(np.isfinite(values) | np.isneginf(values), axis=0).tolist()
     seeds = [str(seed) for seed, finite in zip(summary["seeds"], is_finite, strict=True) if not finite]
     if seeds and "members" in summary:
         return [f"  returns that are not finite: {len(seeds)} of {len(is_finite)} members"]
     return [f"  returns that are not finite: seed {', '.join(seeds)}"] if seeds else []
-
-
-def _with_nan(score: Any) -> Any:
-    """Replace None, as JSON has it where a number is not finite, by NaN."""
-    if isinstance(score, dict):
-        return type(score)({name: _with_nan(x) for name, x in score.items()})
-    if isinstance(score, list):
-        return [_with_nan(x) for x in score]
-    return float("nan") if score is None else score

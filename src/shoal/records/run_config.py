@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.config.arguments import LARGEST_INDEX, LARGEST_SEED, short_repr
 from shoal.config.fields import Use, parameter
 from shoal.config.requirements import Needs
-from shoal.config.settings import check_fields
+from shoal.config.settings import check_fields, names_where
 from shoal.records import halving
 
 _USED, _EVALUATION, _WRITING = "most used", "evaluation", "logging and checkpoints"  # groups of the help
@@ -264,6 +265,12 @@ class RunConfig:
         else:
             points = {round(total * k / 40) for k in range(1, 41)} - {0}
         return sorted((points | set(self.evaluation_points())) - {0})
+
+
+def identifying(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings of a run, as `config.json` has them, that make it another experiment where they differ."""
+    besides = names_where(RunConfig(), lambda setting: not setting.field.use.identifies)
+    return {name: x for name, x in run.items() if name not in besides}
 
 
 def check_at_least(name: str, value: int, bound: int) -> None:

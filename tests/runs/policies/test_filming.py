@@ -76,7 +76,7 @@ def test_films_are_made_beside_a_run(tmp_path):
     ended = threading.Event()
     ended.set()
     (tmp_path / "run/films").mkdir()
-    filming._follow(tmp_path / "run", 1_000, ended)
+    filming._film_all(tmp_path / "run", 1_000, ended, lambda note: None)
     films = [file.name for file in (tmp_path / "run/films").iterdir()]
     assert films == ["1000.gif"]
     assert (tmp_path / "run/films/1000.gif").read_bytes().startswith(b"GIF")

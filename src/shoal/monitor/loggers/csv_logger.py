@@ -46,7 +46,7 @@ class CsvLogger(Logger):
             self._write(COLUMNS)
         return str(self._path)
 
-    def _write(self, row: tuple[Any, ...]) -> None:
+    def _write(self, row: tuple[object, ...]) -> None:
         csv.writer(self._rows, lineterminator="\n").writerow(row)
 
     def add_scalars(self, series: Series, step: int, numbers: Mapping[str, float], time: float) -> None:
@@ -55,7 +55,7 @@ class CsvLogger(Logger):
         for name, value in numbers.items():
             self._write((*who, step, _text(time), name, _text(value)))
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Write the lines, and return the file and its size."""
         data = self._rows.getvalue().encode()
         self._rows = io.StringIO()

@@ -64,11 +64,11 @@ class Follower:
     ):
         self._path, self._name, self._logger, self._tell = path, name, logger, tell
         self._requested = requested or Requested()
-        keys = self._requested.keys
+        is_cleanrl = self._requested.keys == "cleanrl"
         self._config = read_json(path / CONFIG)
         self._members = members_of_config(self._config)
-        names = CLEANRL_NAMES if keys == "cleanrl" else {}
-        further = cleanrl_names(self._config) if keys == "cleanrl" else {}
+        names = CLEANRL_NAMES if is_cleanrl else {}
+        further = cleanrl_names(self._config) if is_cleanrl else {}
         self._run = LoggedRun(path, self._config, series_of(self._config), process, further)
         self._aggregation = Aggregation(self._members, self._run.series, names, self._config)
         self._file = state_file(path, name)
@@ -114,15 +114,10 @@ class Follower:
 
     def _new_state(self) -> dict[str, Any]:
         """Return the state of a run of which nothing was sent."""
+        requested = {"arguments": dict(self._requested.arguments), "keys": self._requested.keys}
+        known = {"schema": SCHEMA, "name": self._name, "settings": settings_hash(self._config)}
         start = {"place": "", **Position()._asdict(), "files": [], "state": None, "finished": False}
-        requested = self._requested._asdict()
-        return {
-            "schema": SCHEMA,
-            "name": self._name,
-            "settings": settings_hash(self._config),
-            "requested": {**requested, "arguments": dict(requested["arguments"])},
-            **start,
-        }
+        return {**known, "requested": requested, **start}
 
     def is_complete(self) -> bool:
         """Report whether an earlier process has sent a finished run to its end."""
@@ -241,7 +236,7 @@ class Follower:
             settled = self._unsettled.popleft()[1]
         self._save({} if settled is None else settled._asdict())
 
-    def _save(self, changes: Mapping[str, Any]) -> None:
+    def _save(self, changes: Mapping[str, object]) -> None:
         self._state |= changes
         write_json(self._file, self._state)
 

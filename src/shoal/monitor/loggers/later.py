@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
@@ -14,7 +13,7 @@ from shoal.reports import records
 from shoal.reports.run_record import RunRecord
 
 
-def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
+def send(path: Path | str, name: str, own: Mapping[str, object]) -> Iterator[str]:
     """Send to a logger what it lacks of a run, or of all runs of a sweep; one that trains is followed to its end.
 
     Args:
@@ -30,7 +29,7 @@ def send(path: Path | str, name: str, own: Mapping[str, Any]) -> Iterator[str]:
         yield f"{run.path}: {_send_run(run.path, name, own)}"
 
 
-def _send_run(path: Path, name: str, own: Mapping[str, Any]) -> str:
+def _send_run(path: Path, name: str, own: Mapping[str, object]) -> str:
     requested = Requested(arguments_of(own), keys_of(own)).or_saved(path, name)
     if Follower(path, name, Logger(), requested).is_complete():
         return "all was sent before"

@@ -7,22 +7,20 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import user_path
 from shoal.base.imports import import_package
-from shoal.config import settings
 from shoal.monitor.loggers.fitted_names import shorten_middle
-from shoal.monitor.loggers.logger import LoggedRun, LoggerError, Series
+from shoal.monitor.loggers.logger import LoggedRun, Series
 from shoal.records.directory import LOGGERS
 from shoal.records.members import ENVIRONMENT
-from shoal.records.run_config import RunConfig
-
-# Settings of a run that may change where it is resumed without making it another one.
+from shoal.records.run_config import identifying
 
 
-def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -> Any:
+def require_package(name: str, module: str = "", oldest: str = "") -> ModuleType:
     """Import a package that a logger needs.
 
     Args:
@@ -30,15 +28,12 @@ def require_package(name: str, module: str = "", oldest: tuple[int, ...] = ()) -
       module: the module to return, if it is not the package itself.
       oldest: the first version that has what is used.
     Raises:
-      LoggerError: it is missing, too old, or cannot be imported.
+      ShoalError: it is missing, too old, or cannot be imported.
     """
-    try:
-        return import_package(f"the logger {name} needs", name, name, ".".join(map(str, oldest)), module)
-    except ShoalError as error:
-        raise LoggerError(str(error)) from error
+    return import_package(f"the logger {name} needs", name, name, oldest, module)
 
 
-def flat_settings(run: LoggedRun, series: Series) -> dict[str, Any]:
+def flat_settings(run: LoggedRun, series: Series) -> dict[str, object]:
     """Return the settings of a run under their own names, parameters of the environment as `env.NAME`.
 
     Those of a series' members stand in the place of the run's.
@@ -47,30 +42,20 @@ def flat_settings(run: LoggedRun, series: Series) -> dict[str, Any]:
     algorithm, environment = dict(config["algorithm"]), config["environment"]
     parameters = {f"{ENVIRONMENT}{key}": x for key, x in environment.get("parameters", {}).items()}
     names = {"environment": environment["name"], "algorithm": algorithm.pop("name", "")}
-    own = {} if series.seed is None else {"seed": series.seed}
-    label = {"label": series.label} if series.label else {}
-    return (
-        names
-        | parameters
-        | algorithm
-        | dict(config["run"])
-        | dict(run.names)
-        | own
-        | label
-        | dict(series.settings)
-    )
+    own: dict[str, object] = {} if series.seed is None else {"seed": series.seed}
+    own |= {"label": series.label} if series.label else {}
+    return {**names, **parameters, **algorithm, **config["run"], **run.names, **own, **series.settings}
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a setting as text: lists and the like as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def settings_hash(config: Mapping[str, Any]) -> str:
     """Return a checksum of what makes a run the one it is: all settings but the length and where it runs."""
-    besides = settings.names_where(RunConfig(), lambda setting: not setting.field.use.identifies)
-    own = {name: x for name, x in config["run"].items() if name not in besides}
-    parts = [config["algorithm"], config["environment"], own, config.get("variants", [])]
+    run = identifying(config["run"])
+    parts = [config["algorithm"], config["environment"], run, config.get("variants", [])]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -98,13 +83,13 @@ def check_folder(name: str, directory: str) -> None:
     """Require that the directory that a user names for a logger, if one is named, can be made and written to.
 
     Raises:
-      LoggerError: it cannot.
+      ShoalError: it cannot.
     """
     path = user_path(directory, f"{name}.dir").absolute()
     existing = next(x for x in (path, *path.parents) if x.exists())
     if directory and not (existing.is_dir() and os.access(existing, os.W_OK)):
         why = "cannot be written to" if existing.is_dir() else "is no directory"
-        raise LoggerError(f"{name}.dir={directory!r} cannot be used, since {str(existing)!r} {why}.")
+        raise ShoalError(f"{name}.dir={directory!r} cannot be used, since {str(existing)!r} {why}.")
 
 
 def unused(path: Path, is_used: Callable[[Path], bool]) -> Path:

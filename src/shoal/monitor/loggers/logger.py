@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.base.errors import ShoalError
-
 
 class Series(NamedTuple):
     """One line of numbers of a run: of a member, of a setting's members, or of all members together."""
@@ -14,7 +12,7 @@ class Series(NamedTuple):
     kind: str  # "member", "setting" or "all"
     seed: int | None = None  # of a member
     label: str = ""  # of a member's setting, or the setting
-    settings: Mapping[str, Any] = {}  # the settings in which it differs from other series of the run
+    settings: Mapping[str, object] = {}  # the settings in which it differs from other series of the run
 
     @property
     def is_main(self) -> bool:
@@ -29,11 +27,9 @@ class LoggedRun(NamedTuple):
     config: Mapping[str, Any]  # the content of `config.json`
     series: tuple[Series, ...]  # all that `add_scalars` may be given, the main one among them
     process: int | None = None  # the number of the process that trains; None where it has ended
-    names: Mapping[str, Any] = {}  # settings under further names, such as `env_id` and `exp_name` of CleanRL
-
-
-class LoggerError(ShoalError):
-    """An error of a logger that is worth stopping for before a run begins: a key or a package is missing."""
+    names: Mapping[
+        str, object
+    ] = {}  # settings under further names, such as `env_id` and `exp_name` of CleanRL
 
 
 class Logger:
@@ -56,7 +52,7 @@ class Logger:
         """Require what logging needs, such as a package and a key, without using a network.
 
         Raises:
-          LoggerError: something is missing; the sentence names it and what would help. A new run does not begin then.
+          ShoalError: something is missing; the sentence names it and what would help. A new run does not begin then.
         """
 
     def open(self, run: LoggedRun, state: Any) -> str:
@@ -82,7 +78,7 @@ class Logger:
     def add_file(self, kind: str, path: Path, step: int) -> None:
         """Receive a file of the run: of kind "config", "policy", "film" (a GIF) or "picture" (a PNG)."""
 
-    def flush(self) -> Any:
+    def flush(self) -> object:
         """Store what was received, and return the state to continue from, as JSON; called every few seconds."""
         return None
 

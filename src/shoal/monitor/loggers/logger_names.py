@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
@@ -17,7 +16,7 @@ LOGGERS = {
 }
 
 
-def check_name(name: Any) -> None:
+def check_name(name: object) -> None:
     """Require that a name is one of a logger, or of the form `module:Name`.
 
     Raises:

@@ -21,7 +21,7 @@ from shoal.monitor.loggers.logged_settings import (
 from shoal.monitor.loggers.logger import LoggedRun, Logger, Series
 from shoal.records.directory import LOGGERS
 
-OLDEST = (3, 17)
+OLDEST = "3.17"
 # What `mlflow.utils.validation` refuses, and the columns of its databases.
 REFUSED = (
     r"[^/\w.\- :]|^/|/(?=/|$)|(?<![^/])\.{1,2}(?![^/])"  # of the name of a metric or a parameter, a path
@@ -109,7 +109,7 @@ class MlflowLogger(Logger):
             self._ids[main_series(self._run).name], str(path), "films" if kind == "film" else None
         )
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Send the metrics, and return the numbers of the runs of MLflow, and the names that differ there."""
         for name, metrics in self._waiting.items():
             while metrics:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import user_path
@@ -11,10 +11,10 @@ from shoal.monitor.loggers import logger_names
 
 KEYS = ("shoal", "cleanrl")  # whose names the numbers may get
 
-Loggers = Mapping[str, Mapping[str, Any]]  # arguments by the name of a logger
+Loggers = Mapping[str, Mapping[str, object]]  # arguments by the name of a logger
 
 
-def check_loggers(loggers: Any) -> Loggers:
+def check_loggers(loggers: object) -> Loggers:
     """Return the loggers that a caller asks for: names, or arguments by name.
 
     Raises:
@@ -41,14 +41,14 @@ def companions_of(loggers: Loggers) -> tuple[Companion, ...]:
     return tuple(companion_of(name, own) for name, own in loggers.items())
 
 
-def companion_of(name: str, own: Mapping[str, Any], **further: Any) -> Companion:
+def companion_of(name: str, own: Mapping[str, object], **further: object) -> Companion:
     """Return the process of a logger, with further entries of what is asked of it."""
     request = {"logger": name, "arguments": arguments_of(own), "keys": keys_of(own), **further}
     later = f"`shoal log {{path}} --logger {name}` sends what is missing"
-    return Companion(name, "shoal.monitor.loggers.child", request, later)
+    return Companion(name, f"logger {name}", "shoal.monitor.loggers.child", request, later)
 
 
-def arguments_of(own: Mapping[str, Any]) -> dict[str, str]:
+def arguments_of(own: Mapping[str, object]) -> dict[str, str]:
     """Return the arguments of a logger's class as words; a list is joined by commas."""
     words = {key: _word(value) for key, value in own.items() if key != "keys"}
     if "dir" in words:  # which must be the same one from another directory
@@ -56,12 +56,12 @@ def arguments_of(own: Mapping[str, Any]) -> dict[str, str]:
     return words
 
 
-def keys_of(own: Mapping[str, Any]) -> str:
+def keys_of(own: Mapping[str, object]) -> str:
     """Return whose names the numbers of a logger get."""
     return str(own.get("keys", KEYS[0]))
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -90,7 +90,7 @@ class LoggerFlags:
           ShoalError: an argument is of a logger that is not there, or is not of the form NAME.key=value.
         """
         names = [*self.logger, *(["wandb"] if self.track and "wandb" not in self.logger else [])]
-        found: dict[str, dict[str, Any]] = {name: {"keys": self.logger_keys} for name in names}
+        found: dict[str, dict[str, object]] = {name: {"keys": self.logger_keys} for name in names}
         of_wandb = {"project": self.wandb_project_name, "entity": self.wandb_entity}
         if any(of_wandb.values()) and "wandb" not in found:
             raise ShoalError(

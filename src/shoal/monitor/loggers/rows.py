@@ -2,16 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from shoal.records.json_files import parse_json
 
-WALL_TIME = (
-    "seconds",
-    "time",
-    "per_second",
-)  # words in the names of entries that differ where rows are made again
+# Words in the names of entries that differ where rows are made again.
+WALL_TIME = ("seconds", "time", "per_second")
 
 
 class Position(NamedTuple):
@@ -20,7 +18,7 @@ class Position(NamedTuple):
     rows: int = 0
     sha256: str = hashlib.sha256().hexdigest()
 
-    def after(self, row: dict[str, Any]) -> "Position":
+    def after(self, row: Mapping[str, object]) -> "Position":
         """Return the position after a further row; what measures time has no part in it."""
         lasting = {name: x for name, x in row.items() if not any(word in name for word in WALL_TIME)}
         text = self.sha256 + json.dumps(lasting, sort_keys=True)
@@ -54,7 +52,7 @@ class RowReader:
             self._last = lines[-1]
         return [parse_json(line, f"a line of {self._path}") for line in lines], was_cut
 
-    def _is_unchanged(self, file: Any) -> bool:
+    def _is_unchanged(self, file: IO[bytes]) -> bool:
         start = self._offset - len(self._last)
         file.seek(start)
         return bool(file.read(len(self._last)) == self._last)

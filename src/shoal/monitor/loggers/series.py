@@ -79,9 +79,8 @@ class Aggregation:
         self._members, self._series, self._names, self._config = members, series, names, config
         self._halving, self._rungs = _halving_of(config)
         self._at_rungs: list[np.ndarray] = []  # scores of the members at the rungs so far
-        self._has_failed, self._has_stopped = np.zeros(
-            (2, len(members)), bool
-        )  # so far, where there is halving
+        # So far, where there is halving.
+        self._has_failed, self._has_stopped = np.zeros((2, len(members)), bool)
 
     def restarted(self) -> "Aggregation":
         """Return one that has seen no rows."""
@@ -195,7 +194,7 @@ def _summarised(table: Mapping[str, np.ndarray], with_quantiles: bool) -> Iterab
             yield from zip((f"{name}{suffix}" for suffix in QUANTILES), found.tolist(), strict=True)
 
 
-def cleanrl_names(config: Mapping[str, Any]) -> dict[str, Any]:
+def cleanrl_names(config: Mapping[str, Any]) -> dict[str, object]:
     """Return the settings of a run under the names that CleanRL's runs have, which Open RL Benchmark filters by."""
     run = config["run"]
     name = run.get("name") or f"shoal_{config['algorithm'].get('name', '')}".rstrip("_")

@@ -26,7 +26,7 @@ from shoal.monitor.loggers.logged_settings import (
 from shoal.monitor.loggers.logger import LoggedRun, Logger, Series
 
 EVENTS = "events.out.tfevents.*"
-OLDEST = (2, 20)
+OLDEST = "2.20"
 QUEUE = 1000  # events that wait for the thread that writes
 QUEUE_SECONDS = 5
 
@@ -132,5 +132,5 @@ def _has_events(directory: Path) -> bool:
     return any(directory.rglob(EVENTS))
 
 
-def _hyper_parameter(value: Any) -> bool | float | str:
+def _hyper_parameter(value: object) -> bool | float | str:
     return value if isinstance(value, bool | int | float | str) else as_text(value)

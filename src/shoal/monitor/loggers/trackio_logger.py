@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.base.errors import ShoalError
 from shoal.base.files import user_path
 from shoal.monitor.loggers.logged_settings import (
     check_folder,
@@ -14,9 +15,9 @@ from shoal.monitor.loggers.logged_settings import (
     require_package,
     title,
 )
-from shoal.monitor.loggers.logger import LoggedRun, Logger, LoggerError, Series
+from shoal.monitor.loggers.logger import LoggedRun, Logger, Series
 
-OLDEST = (0, 43)
+OLDEST = "0.43"
 
 
 class TrackioLogger(Logger):
@@ -50,7 +51,7 @@ class TrackioLogger(Logger):
         try:
             storage.validate_project_name(self._project)
         except ValueError as error:
-            raise LoggerError(f"trackio.project: {error}") from error
+            raise ShoalError(f"trackio.project: {error}") from error
 
     def open(self, run: LoggedRun, state: Any) -> str:
         """Begin a run of Trackio for each series, or resume those of an earlier process."""
@@ -97,7 +98,7 @@ class TrackioLogger(Logger):
         elif kind == "policy":
             run.log_artifact(str(path), name=f"policy-{run.id}", type="model")
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Return the ids of the runs of Trackio."""
         return {"ids": {name: run.id for name, run in self._runs.items()}}
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.monitor.listeners import StartedRun
 from shoal.monitor.loggers.fitted_names import FittedNames
 from shoal.monitor.loggers.logged_settings import finite, flat_settings, require_package, result_numbers
 from shoal.monitor.loggers.logger import LoggedRun, Series
@@ -27,10 +28,9 @@ class WandbListener:
 
     def __init__(self, run: Any = None):
         self._run = run
-        self._path: Any = None
         self._names = FittedNames(REFUSED_IN_METRICS)
 
-    def on_start(self, run: Any) -> None:
+    def on_start(self, run: StartedRun) -> None:
         """Take the run of W&B, and give it the settings.
 
         Raises:
@@ -78,7 +78,7 @@ class WandbListener:
             log_policy(self._run, path)
 
 
-def _entry(values: Any, member: int) -> Any:
+def _entry(values: object, member: int) -> object:
     """Return a number of a member; those within another entry by their names."""
     if isinstance(values, Mapping):
         return {name: _entry(x, member) for name, x in values.items()}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.base.errors import nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.monitor.loggers.fitted_names import FittedNames, take_note
 from shoal.monitor.loggers.logged_settings import (
     as_text,
@@ -20,10 +20,10 @@ from shoal.monitor.loggers.logged_settings import (
     split,
     title,
 )
-from shoal.monitor.loggers.logger import LoggedRun, Logger, LoggerError, Series
+from shoal.monitor.loggers.logger import LoggedRun, Logger, Series
 from shoal.records.directory import LOGGERS
 
-OLDEST = (0, 31)  # older ones store rows in blocks of 32 KiB alone, of which a kill loses the last
+OLDEST = "0.31"  # older ones store rows in blocks of 32 KiB alone, of which a kill loses the last
 MODES = ("online", "offline", "disabled", "shared")
 WITHOUT_KEY = ("offline", "disabled")
 STEP = "global_step"  # the axis of all charts: W&B's own step restarts where a run is resumed
@@ -83,9 +83,9 @@ class WandbLogger(Logger):
         settings = wandb.setup().settings
         mode = self._mode or settings.mode
         if mode not in MODES:
-            raise LoggerError(f"wandb.mode={mode!r} is none of {', '.join(MODES)}{nearest(mode, MODES)}.")
+            raise ShoalError(f"wandb.mode={mode!r} is none of {', '.join(MODES)}{nearest(mode, MODES)}.")
         if mode not in WITHOUT_KEY and not _has_key(settings):
-            raise LoggerError(
+            raise ShoalError(
                 f"W&B has no API key for {settings.base_url}; `wandb login` stores one, and WANDB_MODE=offline logs "
                 "without one."
             )
@@ -132,7 +132,7 @@ class WandbLogger(Logger):
     def _begin(self, series: Series, number: str | None) -> Any:
         wandb = require_package("wandb")
         trainer = self._run.process if series.is_main else None  # whose use of the machine is logged
-        options: dict[str, Any] = {"console": "off", "x_transaction_log_flush_interval": STORE_SECONDS}
+        options: dict[str, object] = {"console": "off", "x_transaction_log_flush_interval": STORE_SECONDS}
         options["x_disable_stats"] = trainer is None
         options |= {} if trainer is None else {"x_stats_pid": trainer}
         options |= {} if os.environ.get("WANDB_INIT_TIMEOUT") else {"init_timeout": CONNECT_SECONDS}
@@ -184,7 +184,7 @@ class WandbLogger(Logger):
         elif kind == "policy":
             log_policy(run, path)
 
-    def flush(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, object]:
         """Return the numbers of the runs of W&B, and the names that differ there."""
         return {"ids": {key: x.id for key, x in self._runs.items()}, "names": self._names.changed}
 
@@ -213,7 +213,7 @@ def _has_key(settings: Any) -> bool:
     """Report whether `wandb.init` will find a key or a token, without using a network.
 
     Raises:
-      LoggerError: a key is of another form.
+      ShoalError: a key is of another form.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or settings.api_key:
         return True
@@ -221,6 +221,6 @@ def _has_key(settings: Any) -> bool:
     try:
         return auth.read_netrc_auth(host=settings.base_url) is not None
     except Exception as error:
-        raise LoggerError(
+        raise ShoalError(
             f"W&B's API key cannot be used: {error}; `wandb login` stores another one."
         ) from error

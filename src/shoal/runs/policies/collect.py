@@ -31,6 +31,7 @@ from shoal.engine.rollout_statistics import (
 )
 from shoal.engine.run import ENV_AXIS
 from shoal.types import Array, Environment, PyTree, TimeStep
+from shoal.xla import machine
 from shoal.xla.backend import compile_ahead, jit_is_disabled
 
 MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
@@ -70,6 +71,11 @@ class RolloutResult:
     def steps(self) -> int:
         """The environment steps of all environments together."""
         return self.num_envs * self.num_steps
+
+    @property
+    def devices_note(self) -> str:
+        """A line where devices share the cores of a CPU; else ""."""
+        return machine.devices_note(self.devices)
 
 
 def collect(

@@ -1,27 +1,18 @@
-"""Films of the policies of a run in progress, made from its checkpoints by a process beside it.
-
--> {"every": 100000, "folder": "..."}
-<- {"ready": ""}
--> {"run": "runs/first"}
-<- {"note": "runs/first/films/100000.gif"}
--> (the pipe ends)
-"""
+"""Films of the policies of a run in progress, made from its checkpoints by a process beside it."""
 
 import contextlib
 import dataclasses
-import json
 import os
 import queue
 import shutil
-import sys
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shoal.base import cpu
 from shoal.base.errors import ShoalError
-from shoal.base.imports import find_user_modules
 from shoal.envs.base import can_render
-from shoal.monitor.companions import Companion
+from shoal.monitor.companions import Companion, Trainer
 from shoal.records.array_file import SUFFIX
 from shoal.records.checkpoints import CHECKPOINTS, Checkpoints
 from shoal.records.directory import CONFIG, FILMS
@@ -42,7 +33,8 @@ def companions_of(run: RunConfig, every: int) -> tuple[Companion, ...]:
         return ()
     request = {"every": run.updates_in(every) * run.steps_per_update}  # whole updates
     later = "`shoal log {path}` sends the last films to loggers when it has"
-    return (Companion("the maker of films", __name__, request, later, {"JAX_PLATFORMS": "cpu"}),)
+    name = "the maker of films"
+    return (Companion(name, name, __name__, request, later, {"JAX_PLATFORMS": "cpu"}),)
 
 
 def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
@@ -65,31 +57,12 @@ def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
     return dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, checkpoint_every=every))
 
 
-def main() -> None:
-    """Film until the pipe ends, and the last checkpoint then."""
-    request = json.loads(sys.stdin.readline())
-    find_user_modules(request["folder"])
-    _tell(ready="")
-    if not (told := sys.stdin.readline()):
-        return
+def follow(trainer: Trainer) -> Mapping[str, object]:
+    """Film until the run has ended, and its last checkpoint then."""
+    path = trainer.await_run()
     cpu.lower_priority(PRIORITY)
-    ended = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
-    try:
-        _follow(Path(json.loads(told)["run"]), request["every"], ended)
-    except ShoalError as error:
-        _tell(error=str(error))
-    _tell(ended={"complete": True})
-
-
-def _wait_for_end(ended: threading.Event) -> None:
-    sys.stdin.read()
-    ended.set()
-
-
-def _tell(**message: object) -> None:
-    with contextlib.suppress(OSError):
-        print(json.dumps(message), flush=True)
+    _film_all(path, trainer.request["every"], trainer.ended, trainer.tell)
+    return {"complete": True}
 
 
 class _Keeper:
@@ -131,8 +104,8 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _follow(path: Path, every: int, ended: threading.Event) -> None:
-    """Film the checkpoints that are due until the run has ended."""
+def _film_all(path: Path, every: int, ended: threading.Event, tell: Callable[..., None]) -> None:
+    """Film the checkpoints that are due until the run has ended, and `tell` a `note` of each film."""
     keeper = _Keeper(path, every)
     watcher = threading.Thread(target=keeper.watch, args=(ended,), daemon=True)
     watcher.start()
@@ -142,15 +115,15 @@ def _follow(path: Path, every: int, ended: threading.Event) -> None:
             watcher.join()
             keeper.keep()
         try:
-            _film(path, keeper, keeper.due.get(timeout=0.0 if is_last else POLL_SECONDS))
+            tell(note=_film(path, keeper, keeper.due.get(timeout=0.0 if is_last else POLL_SECONDS)))
         except queue.Empty:
             if is_last:
                 break
     shutil.rmtree(keeper.path, ignore_errors=True)
 
 
-def _film(path: Path, keeper: _Keeper, steps: int) -> None:
-    """Film the policy of the first member at a checkpoint."""
+def _film(path: Path, keeper: _Keeper, steps: int) -> str:
+    """Film the policy of the first member at a checkpoint, and return a line about the film."""
     from shoal.runs.policies.evaluate import render  # noqa: PLC0415 (its seconds are the first film's)
     from shoal.runs.policies.load import load  # noqa: PLC0415
 
@@ -158,4 +131,4 @@ def _film(path: Path, keeper: _Keeper, steps: int) -> None:
     policy = load(keeper.path, checkpoint=steps, seed=first.seed, label=first.label or None)
     film = path / FILMS / f"{steps}.gif"
     render(policy, film, episodes=EPISODES, progress=False)
-    _tell(note=f"film of {steps:,} environment steps: {film}")
+    return f"film of {steps:,} environment steps: {film}"

@@ -36,8 +36,9 @@ from shoal.runs.train.pieces import TrainedPopulation
 from shoal.runs.train.planning import Caller, Plan, note_duration, plan_run
 from shoal.runs.train.results import TrainedRun, finished_run, summarise
 from shoal.runs.train.resume import Finished, Restoration
-from shoal.types import Environment
+from shoal.types import CLIPPING, Environment
 from shoal.xla.facts import machine_facts
+from shoal.xla.machine import devices_note
 
 Origin = Restoration | Finished  # the saved state that a run resumes from
 
@@ -306,7 +307,7 @@ def save_run(
     if experiment.evolution.tuned:
         summary |= pbt_run.summarise_members(experiment, trained)
         try_to(pbt_run.save_lineage, directory.path, experiment, trained)
-    summary |= {"notes": reporter.warn_of_clipping()}
+    summary |= {"notes": reporter.warn_of_clipping(CLIPPING)}
     summary |= reporter.companions.summary()
     reporter.end_interim()
     if summary["revision"] is None:
@@ -352,6 +353,7 @@ def _writing(
             run,
             experiment.environment_name,
             show=call.progress,
+            notes=[devices_note(run.devices)],
             mark=NOTHING if origin is None else origin.mark,
             evaluations=history.evaluations,
             members=experiment.members,
