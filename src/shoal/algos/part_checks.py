@@ -16,7 +16,7 @@ from shoal.nets import networks
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.output_check import zero_batch
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import Array, EnvSpec, TimeStep, contract
 
 if TYPE_CHECKING:  # which imports this module
@@ -76,10 +76,10 @@ def _check_call(setting: str, choice: object, function: Callable, arguments: tup
         contract.require_array(who, x, _SHAPE, given=given, why="for each of both" * is_pair)
 
 
-def _network_outputs(config: "PPOConfig", spec: EnvSpec) -> tuple[Distribution, Value]:
+def _network_outputs(config: "PPOConfig", spec: EnvSpec) -> tuple[ActionDistribution, Value]:
     """Return the distributions of a network and the outputs of its critic for a few steps, as shapes."""
 
-    def run(key: Array) -> tuple[Distribution, Value]:
+    def run(key: Array) -> tuple[ActionDistribution, Value]:
         network, number = config.network.build(spec, key), jnp.zeros(_SHAPE)
         observation = zero_batch(spec.observation_space, _SHAPE)
         timestep = TimeStep(observation, number, number, number > 0, number > 0)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from shoal.base.errors import ShoalError
 from shoal.cli import STARTED, flags, output
@@ -147,7 +147,7 @@ def parse_run(
     Returns:
       the defaults, the command's own flags, the settings that are given by name, and the words that are not flags.
     """
-    return defaults(
+    before = defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
         config_file=flags.value_of("--config", arguments) or None,

@@ -18,7 +18,7 @@ from shoal.algos.acting import memories
 from shoal.config import struct
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.ops import permutations, statistics
 from shoal.types import Array, PyTree
 
@@ -120,14 +120,14 @@ def chunk_starts(config: memories.WithMemory, inputs: NetworkInputs, starts: PyT
     return ChunkStart(memory, jax.tree.map(preceding, inputs), jnp.repeat(first_steps > 0, envs))
 
 
-def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, Distribution, Value]:
+def evaluate(network: PyTree, batch: Rows) -> tuple[Rows, ActionDistribution, Value]:
     """Run the network over a minibatch: (rows, distributions, critic's outputs), of equal leading axes.
 
     With memory these are [K, C]: time comes first. No gradient flows through the memory that a chunk starts from, nor
     through its burn-in, which brings that memory up to date with the parameters.
     """
 
-    def unroll(memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, tuple[Distribution, Value]]:
+    def unroll(memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, tuple[ActionDistribution, Value]]:
         after, distribution, value = sequences.unroll(network, memory, inputs)
         return after, (distribution, value)
 
@@ -147,7 +147,7 @@ def unrolled(unroll: Callable[[PyTree, NetworkInputs], tuple[PyTree, T]], batch:
     return batch, unroll(memory, batch.inputs)[1]
 
 
-def without_unread(batch: Rows, distribution: Distribution) -> Rows:
+def without_unread(batch: Rows, distribution: ActionDistribution) -> Rows:
     """Replace the distributions that acted by the current ones where there is no transition.
 
     Those may hold anything there, and a KL divergence of NaN has a gradient of NaN, whatever it is multiplied by. The
