@@ -143,10 +143,13 @@ def _to_named_tuple(name: str, value: list | tuple, tuple_type: Any, default: An
     if len(value) != len(tuple_type._fields):
         return value
     declared = declared_types(tuple_type)
-    parts = [
-        convert_to_declared(name, x, declared.get(part, object), example)
-        for part, x, example in zip(tuple_type._fields, value, defaults, strict=True)
-    ]
+    try:
+        parts = [
+            convert_to_declared(name, x, declared.get(part, object), example)
+            for part, x, example in zip(tuple_type._fields, value, defaults, strict=True)
+        ]
+    except ShoalError:
+        return value  # the constructor may accept it, and has the better error if not
     return tuple_type(*parts)
 
 
