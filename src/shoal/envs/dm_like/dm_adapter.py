@@ -183,11 +183,10 @@ def _made_offline(name: str, maker: Callable[..., object], **values: object) -> 
 @functools.cache
 def _without_limit(world: Any) -> Any:
     """Return a copy of an object whose limit is out of reach, one for each, since it is hashed by its identity."""
-    limit = JUMANJI.limit(world)
     with packages.undisturbed(), packages.by_convention(world):
         own = copy.copy(world)
         _ = own.action_spec, own.observation_spec  # which are made once, with the limit as a bound
-        if limit is not None:
+        if JUMANJI.limit(world) is not None:
             setattr(own, LIMIT, LARGEST_INDEX)
     return own
 
