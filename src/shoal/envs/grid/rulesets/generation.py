@@ -39,11 +39,8 @@ IS_THING = np.arange(len(TILES)) < NUM_THINGS
 IS_PRODUCT = IS_MOVABLE | (np.arange(len(TILES)) == DISAPPEARED)
 
 RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE], int)
-GOAL_NAMES = {
-    kind.name.lower(): int(kind)
-    for kind in GoalKind
-    if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))
-}
+DRAWN_GOALS = ("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR")  # and the latter two with a direction
+GOAL_NAMES = {kind.name.lower(): int(kind) for kind in GoalKind if kind.name.startswith(DRAWN_GOALS)}
 GOAL_KINDS = np.asarray(list(GOAL_NAMES.values()), int)
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
 # An object of such a rule cannot be carried.
@@ -51,7 +48,6 @@ ON_CONTACT_KINDS = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)
 
 BLOCK_SIZE = 8192  # rulesets per block
 MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which generation stops
-MAX_RULESETS = 10**8  # rulesets; comparing them keeps some hundred bytes for each in memory
 MAX_DEPTH = 3  # a deeper tree may need more tiles than exist
 
 
@@ -95,16 +91,14 @@ class GenerationConfig:
 
     def validate(self) -> None:
         """Raise ShoalError for the first setting that is out of range."""
-        if not 0 <= self.chain_depth <= MAX_DEPTH:
-            raise ShoalError(
-                f"chain_depth={self.chain_depth} is not between 0 and {MAX_DEPTH}: a deeper tree may need more "
-                f"tiles than the {NUM_THINGS} that there are"
-            )
-        if not 0 <= self.prune_prob <= 1:
-            raise ShoalError(f"prune_prob={self.prune_prob} is not a probability, 0 to 1")
-        for name in ("num_distractor_rules", "num_distractor_objects"):
-            if not 0 <= getattr(self, name) <= NUM_MOVABLE:
-                raise ShoalError(f"{name}={getattr(self, name)} is not between 0 and {NUM_MOVABLE}")
+        for name, value, high in (
+            ("chain_depth", self.chain_depth, MAX_DEPTH),
+            ("prune_prob", self.prune_prob, 1),
+            ("num_distractor_rules", self.num_distractor_rules, NUM_MOVABLE),
+            ("num_distractor_objects", self.num_distractor_objects, NUM_MOVABLE),
+        ):
+            if not 0 <= value <= high:
+                raise ShoalError(f"{name}={value} is not between 0 and {high}")
         for name in self.goals:
             if name not in GOAL_NAMES:
                 raise ShoalError(
@@ -203,8 +197,6 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
     """
     if count < 1:
         raise ShoalError(f"rulesets={count} is too few; give 1 or more")
-    if count > MAX_RULESETS:
-        raise ShoalError(f"rulesets={count} is too many; give at most {MAX_RULESETS}")
     config.validate()
     draws, known_keys = RandomStream(seed), set[Hashable]()
     blocks: list[Ruleset] = []
@@ -212,10 +204,8 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
     while num_found < count:
         block = draw_block(BLOCK_SIZE, config, draws)
         is_unseen = is_new(block, known_keys, with_objects=config.distinct_objects)
-        num_found, num_empty_blocks = (
-            num_found + int(is_unseen.sum()),
-            0 if is_unseen.any() else num_empty_blocks + 1,
-        )
+        num_found += int(is_unseen.sum())
+        num_empty_blocks = 0 if is_unseen.any() else num_empty_blocks + 1
         blocks.append(Ruleset(*(array[is_unseen] for array in block)))
         if num_empty_blocks == MAX_EMPTY_BLOCKS:
             raise ShoalError(
