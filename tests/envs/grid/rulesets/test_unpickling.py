@@ -344,7 +344,7 @@ HOSTILE = {
     "a text without an end": (b"S'" + b"x" * 100_000, "is damaged"),
     "a text without a quote": (b"S'" + b"\\" * 100_001 + b"\n.", "is damaged"),
     "deep lists": (b"]" * 5_000 + b"a" * 4_999 + b".", "holds no dictionary"),
-    "deep tuples": (b")" + b"\x85" * 5_000 + b".", "holds a tuple, not a dictionary"),
+    "deep tuples": (b")" + b"\x85" * 5_000 + b".", "holds no dictionary"),
     "deep calls": (JAX * 1_500 + b")R" + b"\x85R" * 1_499 + b".", "holds no dictionary"),
     "a list within itself": (b"]q\0h\0a.", "holds no dictionary"),
     "lists of lists": (
