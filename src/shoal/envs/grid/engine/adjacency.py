@@ -44,12 +44,8 @@ def tile_near_bits(direction: int | None = None) -> int:
     """Return the bits of "the second tile is beside the first", in any direction or in one from the first."""
     if direction is None:
         return ALL_DIRECTIONS << FIRST_SHIFT | ALL_DIRECTIONS << SECOND_SHIFT
-    return 1 << direction << FIRST_SHIFT | 1 << opposite(direction) << SECOND_SHIFT
-
-
-def opposite(direction: int) -> int:
-    """Return the opposite of a direction."""
-    return (direction + 2) % 4
+    opposite = (direction + 2) % 4
+    return 1 << direction << FIRST_SHIFT | 1 << opposite << SECOND_SHIFT
 
 
 def kind_table(kinds: tuple[int, ...]) -> np.ndarray:

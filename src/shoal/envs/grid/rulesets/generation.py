@@ -12,7 +12,6 @@ A.2. Many rulesets are drawn at once, each draw one column of a table.
 
 import dataclasses
 from collections.abc import Hashable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -135,14 +134,6 @@ PUBLISHED = {
 }
 
 
-class Protected(NamedTuple):
-    """The tiles and rules that distractors must not make useless."""
-
-    goal_tiles: np.ndarray  # [n, 2], the numbers of the goal's tiles; the second may be NOTHING
-    used: np.ndarray  # bool [n, tiles], the tiles of goal and tree
-    tree: np.ndarray  # uint8 [n, m, 7], the rules of the tree, zeros between them
-
-
 class RandomStream:
     """Random numbers from the bits of PCG64, whose stream is the same on every machine and in every NumPy."""
 
@@ -224,7 +215,7 @@ def draw_block(count: int, config: GenerationConfig, draws: RandomStream) -> Rul
     objects = np.full((count, 0), NOTHING)
     if config.num_distractor_objects:
         objects = draws.choice(IS_THING & ~used, config.num_distractor_objects)
-    more_rows, more_things = _draw_distractors(Protected(goal_tiles, used, tree), config, draws)
+    more_rows, more_things = _draw_distractors(goal_tiles, used, tree, config, draws)
     first, second = TILES[goal_tiles[:, 0]], TILES[goal_tiles[:, 1]]
     return Ruleset(
         np.concatenate([goal_kind[:, None].astype(np.uint8), first, second], 1),
@@ -290,30 +281,37 @@ def _draw_rules(products: np.ndarray, used: np.ndarray, draws: RandomStream) -> 
 
 
 def _draw_distractors(
-    protected: Protected, config: GenerationConfig, draws: RandomStream
+    goal_tiles: np.ndarray, used: np.ndarray, tree: np.ndarray, config: GenerationConfig, draws: RandomStream
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Draw distractor rules, each [n, 1, 7], and their objects, each [n, 2].
 
     They may destroy what the tree needs, but the agent can always avoid it.
+
+    Args:
+      goal_tiles: the numbers of the goal's tiles, [n, 2]; the second may be NOTHING.
+      used: the tiles of goal and tree, bool [n, tiles].
+      tree: its rules, uint8 [n, m, 7], zeros between them.
     """
-    count = len(protected.used)
+    count = len(used)
     num_rules = np.full(count, config.num_distractor_rules)
     if config.sample_distractor_rules:
         num_rules = draws.below(num_rules + 1)
-    none_used = np.zeros_like(protected.used)
+    none_used = np.zeros_like(used)
     rows, things = [], []
     for index in range(config.num_distractor_rules):
         is_present = index < num_rules
-        product = np.where(is_present, draws.choice(IS_PRODUCT & ~protected.used), NOTHING)
+        product = np.where(is_present, draws.choice(IS_PRODUCT & ~used), NOTHING)
         row, tiles = _draw_rules(product, none_used, draws)
-        while (retry := np.flatnonzero(_blocks_tree(row, tiles, protected))).size:
+        while (retry := np.flatnonzero(_blocks_tree(row, tiles, goal_tiles, used, tree))).size:
             row[retry], tiles[retry] = _draw_rules(product[retry], none_used[retry], draws)
         rows.append(row[:, None])
         things.append(np.where(is_present[:, None], tiles, NOTHING))
     return rows, things
 
 
-def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np.ndarray:
+def _blocks_tree(
+    row: np.ndarray, tiles: np.ndarray, goal_tiles: np.ndarray, used: np.ndarray, tree: np.ndarray
+) -> np.ndarray:
     """Report whether a rule [n, 7] about tiles [n, 2] makes the goal unreachable for every sequence of actions.
 
     Such rules turn a tile of the tree as soon as it is held or approached; or turn a product at the moment
@@ -321,10 +319,10 @@ def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np
     checked.
     """
     kind = row[:, 0]
-    takes_tile = np.isin(kind, ON_CONTACT_KINDS) & protected.used[np.arange(len(row)), tiles[:, 0]]
-    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (protected.tree[..., 0] == kind[:, None])
-    replaces_product = (same_kind & (protected.tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
-    is_about_goal = (np.sort(tiles, 1) == np.sort(protected.goal_tiles, 1)).all(1)
+    takes_tile = np.isin(kind, ON_CONTACT_KINDS) & used[np.arange(len(row)), tiles[:, 0]]
+    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (tree[..., 0] == kind[:, None])
+    replaces_product = (same_kind & (tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
+    is_about_goal = (np.sort(tiles, 1) == np.sort(goal_tiles, 1)).all(1)
     return (kind != RuleKind.NONE) & (takes_tile | replaces_product | is_about_goal)
 
 
