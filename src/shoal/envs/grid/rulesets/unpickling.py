@@ -152,8 +152,8 @@ def _to_array(value: object) -> object:
       ValueError: the call makes something else than an array of whole numbers.
     """
     match value:
-        case RecordedCall("_frombuffer", (content, dtype, shape, order)):
-            is_column_major = order == "F"
+        case RecordedCall("_frombuffer", (content, dtype, shape, str(order))):
+            is_column_major = {"C": False, "F": True}[order]
         case RecordedCall("_reconstruct", _, (_, shape, dtype, is_column_major, content)):
             pass
         case RecordedCall("_reconstruct_array", (_, _, (_, shape, dtype, is_column_major, content), _)):
