@@ -331,23 +331,20 @@ def _particle_forces(
     second, of_second = _stage(
         world, lambda: (map_bodies(bodies, of_partners), Movement(*map(of_partners, movement)))
     )
-    box = _columns(world.box, second.position)
 
     def find() -> Contact:
-        contact = contact_between(first, second, box, rules.boundaries)
+        contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
         return contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
-
-    def slip() -> Slip:
-        movements = of_first, of_second
-        return slip_between(first, second, *movements, since, world.time_step, box, rules.boundaries)
 
     def respond() -> Response:
         deepest = world.deepest * jnp.minimum(first.radius, second.radius)
         of_contact = rules.law, world.material.stiffness, world.material, contact._replace(deepest=deepest)
-        if rules.rough:
-            return contact_laws.rough_response(*of_contact, _stage(world, slip), state.springs)
-        force = contact_laws.smooth_response(*of_contact)
-        return Response(force, jnp.zeros_like(contact.spin), state.springs)
+        if not rules.rough:
+            force = contact_laws.smooth_response(*of_contact)
+            return Response(force, jnp.zeros_like(contact.spin), state.springs)
+        motion = of_first, of_second, since, world.time_step, _columns(world.box, contact.normal)
+        slip = _stage(world, lambda: slip_between(first, second, *motion, rules.boundaries))
+        return contact_laws.rough_response(*of_contact, slip, state.springs)
 
     def moments() -> tuple[Array, Array, Array]:
         arms = lever_arms(first, second, first.radius + second.radius - contact.overlap)
