@@ -277,7 +277,7 @@ def test_all_different_trivial_goals_are_found_and_no_more():
     ("change", "sentence"),
     [
         ({"chain_depth": 4}, "chain_depth=4 is not between 0 and 3"),
-        ({"prune_prob": 1.5}, "prune_prob=1.5 is not a probability"),
+        ({"prune_prob": 1.5}, "prune_prob=1.5 is not between 0 and 1"),
         ({"num_distractor_rules": -1}, "num_distractor_rules=-1 is not between 0 and 60"),
     ],
 )

@@ -16,7 +16,6 @@ or goal is a number whose bits say which of these it compares:
 """
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -34,7 +33,7 @@ POCKET, OWN_CELL, CELL_AT, AGENT_AT = (1 << bit for bit in (16, 17, 18, 19))
 def agent_near_bits(direction: int | None = None) -> int:
     """Return the bits of "the tile is beside the agent", in any direction or in one.
 
-    Any direction is compared after steps forward only, one direction after putting something down as well.
+    A tile in any direction is compared after steps forward only, one direction after putting something down as well.
     """
     if direction is None:
         return ALL_DIRECTIONS << FORWARD_SHIFT
@@ -45,12 +44,8 @@ def tile_near_bits(direction: int | None = None) -> int:
     """Return the bits of "the second tile is beside the first", in any direction or in one from the first."""
     if direction is None:
         return ALL_DIRECTIONS << FIRST_SHIFT | ALL_DIRECTIONS << SECOND_SHIFT
-    return 1 << direction << FIRST_SHIFT | 1 << opposite(direction) << SECOND_SHIFT
-
-
-def opposite(direction: int) -> int:
-    """Return the opposite of a direction."""
-    return (direction + 2) % 4
+    opposite = (direction + 2) % 4
+    return 1 << direction << FIRST_SHIFT | 1 << opposite << SECOND_SHIFT
 
 
 def kind_table(kinds: tuple[int, ...]) -> np.ndarray:
@@ -62,8 +57,8 @@ class Neighbourhood(NamedTuple):
     """The cells that a step can concern, uint16 [] each."""
 
     front: Array  # in front of the agent
-    agent_neighbours: tuple[Array, Array, Array, Array]  # one of them is the cell in front
-    front_neighbours: tuple[Array, Array, Array, Array]  # of the cell in front; one is the agent's own
+    agent_neighbours: tuple[Array, ...]  # four; one of them is the cell in front
+    front_neighbours: tuple[Array, ...]  # four, of the cell in front; one is the agent's own
 
 
 class ActionFlags(NamedTuple):
@@ -72,7 +67,7 @@ class ActionFlags(NamedTuple):
     forward: Array
     put: Array
     pick: Array
-    is_ahead: tuple[Array, Array, Array, Array]  # true for the agent's direction
+    is_ahead: tuple[Array, ...]  # four; true for the agent's direction
 
 
 def action_flags(action: Array, direction: Array) -> ActionFlags:
@@ -81,7 +76,7 @@ def action_flags(action: Array, direction: Array) -> ActionFlags:
         action == Action.FORWARD,
         action == Action.PUT_DOWN,
         action == Action.PICK_UP,
-        tuple(direction == number for number in range(4)),  # type: ignore[arg-type]
+        tuple(direction == number for number in range(4)),
     )
 
 
@@ -95,10 +90,11 @@ def neighbourhood_places(board: Board, place: Array, direction: Array) -> Array:
     )
 
 
-def make_neighbourhood(cells: Sequence[Array], flags: ActionFlags) -> Neighbourhood:
-    """Make a neighbourhood from the eight cells in the order of their places."""
-    agent_neighbours, front_neighbours = tuple(cells[:4]), tuple(cells[4:])
-    return Neighbourhood(select_ahead(agent_neighbours, flags.is_ahead), agent_neighbours, front_neighbours)  # type: ignore[arg-type]
+def make_neighbourhood(cells: Array, flags: ActionFlags) -> Neighbourhood:
+    """Make a neighbourhood from the eight cells [8] in the order of their places."""
+    each = tuple(cells[index] for index in range(8))
+    agent_neighbours, front_neighbours = each[:4], each[4:]
+    return Neighbourhood(select_ahead(agent_neighbours, flags.is_ahead), agent_neighbours, front_neighbours)
 
 
 def select_ahead(four: tuple[Array, ...], is_ahead: tuple[Array, ...]) -> Array:
@@ -116,12 +112,7 @@ def replace_front(neighbourhood: Neighbourhood, front: Array, flags: ActionFlags
         jnp.where(is_at_front, front, cell)
         for is_at_front, cell in zip(flags.is_ahead, neighbourhood.agent_neighbours, strict=True)
     )
-    return Neighbourhood(front, agent_neighbours, neighbourhood.front_neighbours)  # type: ignore[arg-type]
-
-
-def is_bit_set(bits: Array, number: int) -> Array:
-    """Report whether a bit is set."""
-    return (bits & np.uint32(1 << number)) != 0
+    return Neighbourhood(front, agent_neighbours, neighbourhood.front_neighbours)
 
 
 def has_any_bit(bits: Array, flag: int) -> Array:
@@ -133,8 +124,8 @@ def agent_matches(bits: Array, tile: Array, neighbourhood: Neighbourhood, flags:
     """Compare the tile with each of the agent's neighbours, where the bits ask for it: four booleans."""
     return [
         (
-            is_bit_set(bits, FORWARD_SHIFT + number) & flags.forward
-            | is_bit_set(bits, PUT_SHIFT + number) & flags.put
+            has_any_bit(bits, 1 << FORWARD_SHIFT + number) & flags.forward
+            | has_any_bit(bits, 1 << PUT_SHIFT + number) & flags.put
         )
         & (cell == tile)
         for number, cell in enumerate(neighbourhood.agent_neighbours)
@@ -148,8 +139,8 @@ def tile_matches(
     as_first = flags.put & (neighbourhood.front == first)
     as_second = flags.put & (neighbourhood.front == second)
     return [
-        as_first & is_bit_set(bits, FIRST_SHIFT + number) & (cell == second)
-        | as_second & is_bit_set(bits, SECOND_SHIFT + number) & (cell == first)
+        as_first & has_any_bit(bits, 1 << FIRST_SHIFT + number) & (cell == second)
+        | as_second & has_any_bit(bits, 1 << SECOND_SHIFT + number) & (cell == first)
         for number, cell in enumerate(neighbourhood.front_neighbours)
     ]
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.grid.engine import adjacency, rules
-from shoal.envs.grid.engine.adjacency import ActionFlags, Neighbourhood
+from shoal.envs.grid.engine import rules
+from shoal.envs.grid.engine.adjacency import ActionFlags, Neighbourhood, make_neighbourhood
 from shoal.envs.grid.engine.board import read, write
 from shoal.envs.grid.engine.rules import RuleTable
 from shoal.types import Array
@@ -42,11 +42,7 @@ def apply_rules(inputs: RuleInputs, cells: Array, pocket: Array) -> tuple[Array,
     nothing, so the first rule that holds is applied, then the first of those after it, until none is left.
     """
     outputs = with_batch_rule(_apply_in_order, _apply_in_batch)(inputs, cells, pocket)
-    return outputs.cells, _neighbourhood(outputs.local_cells, inputs.flags), outputs.pocket
-
-
-def _neighbourhood(local_cells: Array, flags: ActionFlags) -> Neighbourhood:
-    return adjacency.make_neighbourhood([local_cells[index] for index in range(8)], flags)
+    return outputs.cells, make_neighbourhood(outputs.local_cells, inputs.flags), outputs.pocket
 
 
 def _apply_rule(
@@ -55,7 +51,7 @@ def _apply_rule(
     """Apply one rule to the cells nearby [8] and the pocket."""
     rule = RuleTable(*(column[index] for column in inputs.rules))
     neighbourhood, pocket = rules.apply_rule(
-        rule, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
+        rule, make_neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
     )
     return jnp.stack([*neighbourhood.agent_neighbours, *neighbourhood.front_neighbours]), pocket
 
@@ -77,7 +73,9 @@ class Pending(NamedTuple):
 
 def _pending_rules(inputs: RuleInputs, start: Array, local_cells: Array, pocket: Array) -> Array:
     """Report which rules from `start` on hold, bool [R]."""
-    hold = rules.match_rules(inputs.rules, _neighbourhood(local_cells, inputs.flags), pocket, inputs.flags)
+    hold = rules.match_rules(
+        inputs.rules, make_neighbourhood(local_cells, inputs.flags), pocket, inputs.flags
+    )
     return hold & (np.arange(hold.shape[0], dtype=np.int32) >= start)
 
 

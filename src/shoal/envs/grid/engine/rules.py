@@ -11,7 +11,7 @@ product replaces the neighbour, and the cell in front of the agent becomes floor
 """
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -114,5 +114,5 @@ def apply_rule(
     return adjacency.replace_front(changed, front, flags), jnp.where(is_held, rule.product, pocket)
 
 
-def _replace_matches(cells: tuple[Array, ...], matches: list[Array], product: Array) -> Any:
+def _replace_matches(cells: tuple[Array, ...], matches: list[Array], product: Array) -> tuple[Array, ...]:
     return tuple(jnp.where(matched, product, cell) for matched, cell in zip(matches, cells, strict=True))

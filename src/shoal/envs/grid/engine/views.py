@@ -50,9 +50,8 @@ def visible_cells(window: Array, size: int) -> Array:
 
 
 def view_offsets(board: Board, size: int) -> np.ndarray:
-    """Return the distances in memory from the agent to its window: `size - 1` cells ahead, `size
-
-    2` to each side.
+    """Return the distances in memory from the agent to its window: `size - 1` cells ahead, `size // 2` to each
+    side.
 
     One row for each of the agent's directions, [4, size * size]: short axes are slow on the CPU.
     """

@@ -253,14 +253,14 @@ def cell_space(*shape: int) -> Box:
 
 
 def make_state(
-    cells: Any,
-    place: Any,
-    direction: Any,
+    cells: Array | np.ndarray,
+    place: Array | int,
+    direction: Array | int,
     goal: Goal,
     *,
     rule_table: RuleTable | tuple[()] = (),
-    pitfall: Any = NO_PLACE,
-    task: Any = 0,
+    pitfall: Array | int = NO_PLACE,
+    task: Array | int = 0,
 ) -> GridState:
     """Make the state at the start of an episode, with an empty pocket."""
     return GridState(

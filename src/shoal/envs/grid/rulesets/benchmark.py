@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +32,7 @@ class Benchmark:
 
     rulesets: Ruleset
     num_held_out: int = 0
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def make(

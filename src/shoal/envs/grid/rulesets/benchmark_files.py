@@ -13,14 +13,13 @@ Both are compressed, so that a small file may unpack to any size; neither is unp
 
 import bz2
 import json
-import math
 import os
 import stat
 import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import cache_folder, user_path, write_whole_file
 from shoal.envs.grid.rulesets import rulesets
 from shoal.envs.grid.rulesets.rulesets import Ruleset
-from shoal.envs.grid.rulesets.unpickling import unpickle
+from shoal.envs.grid.rulesets.unpickling import damage, unpickle
 
 FORMAT = "shoal-rulesets-1"
 ARRAYS = ("goals", "rules", "init_tiles")  # in the order of a Ruleset's fields
@@ -53,11 +52,11 @@ ORIGINALS = {
 ORIGINALS_URL = "https://huggingface.co/datasets/Howuhh/xland_minigrid/resolve/main"
 
 PLAIN_LIMIT = 2**63  # `about` keeps only numbers of a pickle that are smaller
-MAX_REASON_LENGTH = 200  # characters of an error that quotes the file
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# Ways to compress that Python unpacks piece by piece; of others one read may take any memory.
+BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # The rulesets, the number of the last ones that are held out, and how they were made.
-Contents = tuple[Ruleset, int, Mapping[str, Any]]
+Contents = tuple[Ruleset, int, Mapping[str, object]]
 
 
 def find_file(file: str | Path) -> Path:
@@ -96,7 +95,7 @@ def write(path: Path, tasks: Ruleset, num_held_out: int, about: Mapping[str, obj
       ShoalError: `read` would refuse the file, or it cannot be written.
     """
     label = f"benchmark {str(path)!r}"
-    _check(label, "cannot be written", tasks, num_held_out)
+    _check(label, tasks, num_held_out)
     arrays = dict(zip(ARRAYS, map(np.asarray, tasks), strict=True))
     check_size(sum(array.nbytes for array in arrays.values()), f"the rulesets for {str(path)!r}")
     try:
@@ -129,19 +128,16 @@ def read(path: Path) -> Contents:
     except OSError as error:
         raise ShoalError(f"benchmark {str(path)!r} cannot be read: {error.strerror or error}") from error
     tasks, num_held_out, _ = contents
-    _check(f"benchmark {str(path)!r}", "is damaged", tasks, num_held_out)
+    _check(f"benchmark {str(path)!r}", tasks, num_held_out)
     return contents
 
 
-def _check(label: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
+def _check(label: str, tasks: Ruleset, num_held_out: int) -> None:
     """Require rulesets with a leading axis, of which some but not all may be held out.
 
     Raises:
-      ShoalError: they are not; the message begins with the label, and has the verdict where they contradict
-        themselves.
+      ShoalError: they are not; the message begins with the label.
     """
-    if np.ndim(tasks.goal) > 1 and len(tasks.goal) == 0:
-        raise ShoalError(f"{label} holds no rulesets; it needs 1 or more")
     try:
         rulesets.check(tasks)
     except ShoalError as error:
@@ -149,64 +145,38 @@ def _check(label: str, verdict: str, tasks: Ruleset, num_held_out: int) -> None:
     if np.ndim(tasks.goal) == 1:
         raise ShoalError(f"{label} holds one ruleset without a leading axis, which is needed even for one")
     count = len(tasks.goal)
-    if type(num_held_out) is not int or not 0 <= num_held_out < count:
+    if not 0 <= num_held_out < count:
         raise ShoalError(
-            f"{label} {verdict}: {num_held_out!r} of {count} rulesets are held out, where 0 to {count - 1} can be"
+            f"{label}: {num_held_out} of {count} rulesets are held out, where 0 to {count - 1} can be"
         )
 
 
 def _read_own(path: Path, file: IO[bytes]) -> Contents:
     try:
-        with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
+        with warnings.catch_warnings(), np.load(file, allow_pickle=False) as archive:
             warnings.simplefilter("ignore")  # warnings of a damaged header about its format
-            names = (*ARRAYS, ABOUT)
-            members = set(archive.namelist())
-            missing = [name for name in names if f"{name}.npy" not in members]
+            missing = [name for name in (*ARRAYS, ABOUT) if name not in archive.files]
             if missing:
                 raise ShoalError(f"{str(path)!r} is not a benchmark: it lacks {missing[0]!r}")
-            size = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
+            members = archive.zip.infolist()
+            size = sum(member.file_size for member in members)
             check_size(size, f"benchmark {str(path)!r}: unpacked, its arrays")
-            tasks = Ruleset(*(_read_member(archive, name) for name in ARRAYS))
-            about = _read_member(archive, ABOUT)
-        return tasks, *_parse_about(about)
+            if not all(member.compress_type in BOUNDED for member in members):
+                raise ValueError("it is compressed in a way that NumPy does not use")
+            tasks = Ruleset(*(archive[name] for name in ARRAYS))
+            return tasks, *_parse_about(str(archive[ABOUT]))
     except ShoalError:
         raise
     except Exception as error:  # zipfile, zlib, tokenize and others raise many kinds of errors
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ShoalError(f"benchmark {str(path)!r} is damaged: {reason[:MAX_REASON_LENGTH]}") from error
+        raise ShoalError(f"benchmark {str(path)!r} {damage(error)}") from error
 
 
-def _read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Read an array of an archive; its header must agree with the size of its data before memory is allocated."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{name!r} is compressed in a way that NumPy does not use")
-    with archive.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        if version not in HEADERS:
-            raise ValueError(f"{name!r} is an array of the unknown version {version}")
-        shape, _, dtype = HEADERS[version](member)
-        size = math.prod(shape) * max(dtype.itemsize, 1)
-        if not dtype.hasobject and not 0 <= size <= info.file_size:  # arrays of objects are refused below
-            raise ValueError(f"{name!r} has fewer bytes than its shape {shape} says")
-    with archive.open(info) as member:
-        array = np.lib.format.read_array(member, allow_pickle=False)
-        if member.read(1):  # reads to the end, where the checksum is compared
-            raise ValueError(f"{name!r} has more bytes than its shape {shape} says")
-    return array
-
-
-def _parse_about(array: np.ndarray) -> tuple[int, Mapping[str, Any]]:
-    """Read the number of held-out rulesets and how all were made, from JSON in an array."""
-    if array.dtype.kind != "U" or array.ndim:
-        raise ValueError(f"{ABOUT!r} is not a text")
-    about = json.loads(str(array))
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found_format = about.get("format") if isinstance(about, dict) else None
-        raise ValueError(f"its format is {found_format!r}, not {FORMAT!r}")
-    if not isinstance(about.get("about"), dict) or "num_held_out" not in about:
-        raise ValueError(f"{ABOUT!r} does not say how its rulesets were made and how many are held out")
-    return about["num_held_out"], about["about"]
+def _parse_about(text: str) -> tuple[int, Mapping[str, object]]:
+    """Read the number of held-out rulesets and how all were made, from JSON."""
+    match json.loads(text):
+        case {"format": str(name), "num_held_out": int(num_held_out), "about": dict(about)} if name == FORMAT:
+            return num_held_out, about
+    raise ValueError(f"{ABOUT!r} is not of the format {FORMAT!r}")
 
 
 def _read_original(path: Path, file: IO[bytes]) -> Contents:
@@ -216,29 +186,29 @@ def _read_original(path: Path, file: IO[bytes]) -> Contents:
     except ShoalError as error:
         raise ShoalError(f"benchmark {str(path)!r} {error}") from error
     if not isinstance(content, dict):
-        kind = type(content).__name__.lower()
-        raise ShoalError(f"{str(path)!r} is not a benchmark: it holds a {kind}, not a dictionary")
+        raise ShoalError(f"{str(path)!r} is not a benchmark: it holds no dictionary")
     config = content.get("generation_config")
-    if not isinstance(config, dict):
-        config = {}
-    settings = {key: x for key, x in config.items() if isinstance(key, str) and _is_plain(x)}
-    tasks = Ruleset(*(_to_bytes(path, name, content.pop(name, None)) for name in ARRAYS))
+    items = config.items() if isinstance(config, dict) else ()
+    settings = {key: x for key, x in items if isinstance(key, str) and _is_plain(x)}
+    tasks = Ruleset(*(_array_of(content, name, path) for name in ARRAYS))
     return tasks, 0, {"generation": settings} if settings else {}
 
 
-def _to_bytes(path: Path, name: str, value: object) -> np.ndarray:
-    """Convert an array of whole numbers to bytes."""
-    if not isinstance(value, np.ndarray):
+def _array_of(content: dict[str, object], name: str, path: Path) -> np.ndarray:
+    """Take an array of whole numbers out of a file's content, as bytes."""
+    array = content.pop(name, None)  # may be large
+    if not isinstance(array, np.ndarray):
         raise ShoalError(f"{str(path)!r} is not a benchmark: it has no array {name!r}")
-    if value.size and not 0 <= value.min() <= value.max() <= np.iinfo(np.uint8).max:
-        raise ShoalError(f"benchmark {str(path)!r}: {name!r} holds numbers that are not from 0 to 255")
-    return value.astype(np.uint8, copy=False)
+    try:
+        return rulesets.to_bytes(array)
+    except ValueError as error:
+        raise ShoalError(f"benchmark {str(path)!r}: {name!r} holds {error}") from error
 
 
 def _is_plain(value: object) -> bool:
-    """Report whether JSON can hold a value in little space."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, int):
-        return abs(value) < PLAIN_LIMIT
-    return isinstance(value, str) or value is None
+    """Report whether JSON can hold a value in little space; no infinity and no NaN."""
+    return (
+        value is None
+        or isinstance(value, str)
+        or (isinstance(value, int | float) and abs(value) < PLAIN_LIMIT)
+    )

@@ -1,5 +1,6 @@
 """Description of rulesets and benchmarks in words."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,25 +20,18 @@ TILE_WORDS = {
     Tile.DOOR_OPEN: "open door",
 }
 DIRECTION_WORDS = {"NEAR": "beside", "UP": "above", "RIGHT": "right of", "DOWN": "below", "LEFT": "left of"}
-LABELS = ("goal", "rules", "things")
 
 
 def describe_ruleset(task: Ruleset) -> str:
     """Describe a ruleset in several lines: its goal, its rules in their order, its objects."""
     rules = [describe_rule(row) for row in np.asarray(task.rules) if row[0]]
-    things = [(int(tile), int(colour)) for tile, colour in np.asarray(task.init_tiles) if tile]
-    counted = {thing: things.count(thing) for thing in things}
-    parts = (
-        [describe_goal(np.asarray(task.goal))],
-        rules or ["none"],
-        [
-            ", ".join(_describe_tile(tile, colour, count) for (tile, colour), count in counted.items())
-            or "none"
-        ],
-    )
-    lines = []
-    for label, texts in zip(LABELS, parts, strict=True):
-        lines += [f"{label if not index else '':<8}{text}" for index, text in enumerate(texts)]
+    things = Counter((int(tile), int(colour)) for tile, colour in np.asarray(task.init_tiles) if tile)
+    described = ", ".join(_describe_tile(tile, colour, count) for (tile, colour), count in things.items())
+    lines = [
+        f"goal    {describe_goal(np.asarray(task.goal))}",
+        "rules   " + ("\n        ".join(rules) or "none"),
+        f"things  {described or 'none'}",
+    ]
     return "\n".join(lines)
 
 
@@ -88,9 +82,10 @@ def describe_benchmark(benchmark: Benchmark) -> str:
     kinds = np.bincount(goals[:, 0], minlength=len(GoalKind))
     shares = {kind.name.lower(): kinds[kind] / len(goals) for kind in GoalKind if kinds[kind]}
     lines.append("goals   " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
-    origin = [f"{name} {value}" for name, value in benchmark.about.items() if not isinstance(value, dict)]
-    origin += [f"{name} {value}" for name, value in benchmark.about.get("generation", {}).items()]
-    if origin:
+    about = {name: value for name, value in benchmark.about.items() if not isinstance(value, dict)}
+    generation = benchmark.about.get("generation")
+    about |= generation if isinstance(generation, dict) else {}
+    if origin := [f"{name} {value}" for name, value in about.items()]:
         lines.append("made by " + ", ".join(filter(str.isprintable, origin)))  # text from a file
     return "\n".join(lines)
 
@@ -106,12 +101,9 @@ def _describe_adjacency(name: str, numbers: Sequence[int]) -> str:
 
 def _describe_tile(tile: int, colour: int, count: int = 1) -> str:
     """Describe a tile: `a red ball`, `2 grey keys`."""
-    name = " ".join(
-        [
-            *([Colour(colour).name.lower()] if colour else []),
-            TILE_WORDS.get(Tile(tile), Tile(tile).name.lower()),
-        ]
-    )
+    name = TILE_WORDS.get(Tile(tile), Tile(tile).name.lower())
+    if colour:
+        name = f"{Colour(colour).name.lower()} {name}"
     if count > 1:
         return f"{count} {name}s"
     return name if tile == Tile.EMPTY else f"a{'n' * (name[0] in 'aeiou')} {name}"

@@ -60,25 +60,24 @@ def _row_bytes(numbers: np.ndarray) -> list[Hashable]:
 
 def canonical_goals(goals: Bytes) -> np.ndarray:
     """Rewrite goals [..., 5] in a canonical form; bytes that are not read are 0."""
-    kinds = GoalKind.TILE_NEAR, GoalKind.TILE_NEAR_UP, GoalKind.TILE_NEAR_RIGHT, GoalKind.TILE_NEAR_DOWN
-    return _canonical_rows(np.asarray(goals), GOAL_BYTES_READ, *kinds, GoalKind.TILE_NEAR_LEFT)
+    return _canonical_rows(np.asarray(goals), GOAL_BYTES_READ, GoalKind)
 
 
 def canonical_rules(rules: Bytes) -> np.ndarray:
     """Rewrite rules [..., 7] in a canonical form; bytes that are not read are 0."""
-    kinds = RuleKind.TILE_NEAR, RuleKind.TILE_NEAR_UP, RuleKind.TILE_NEAR_RIGHT, RuleKind.TILE_NEAR_DOWN
-    return _canonical_rows(np.asarray(rules), RULE_BYTES_READ, *kinds, RuleKind.TILE_NEAR_LEFT)
+    return _canonical_rows(np.asarray(rules), RULE_BYTES_READ, RuleKind)
 
 
 def _canonical_rows(
-    rows: np.ndarray, bytes_read: np.ndarray, near: int, up: int, right: int, down: int, left: int
+    rows: np.ndarray, bytes_read: np.ndarray, kinds: type[GoalKind] | type[RuleKind]
 ) -> np.ndarray:
     """Rewrite rows [..., k] in a canonical form; the first byte is the kind, the next four are two tiles."""
     kind = rows[..., 0]
     rows = np.where(np.arange(rows.shape[-1]) < bytes_read[kind][..., None], rows, 0).astype(np.uint8)
     first, second = _pack_bytes(rows[..., 1:3]), _pack_bytes(rows[..., 3:5])
-    is_swapped = (kind == down) | (kind == left) | ((kind == near) & (second < first))
-    kind = np.select([kind == down, kind == left], [up, right], kind)
+    is_down, is_left = kind == kinds.TILE_NEAR_DOWN, kind == kinds.TILE_NEAR_LEFT
+    is_swapped = is_down | is_left | ((kind == kinds.TILE_NEAR) & (second < first))
+    kind = np.select([is_down, is_left], [kinds.TILE_NEAR_UP, kinds.TILE_NEAR_RIGHT], kind)
     swapped = np.concatenate([rows[..., :1], rows[..., 3:5], rows[..., 1:3], rows[..., 5:]], -1)
     rows = np.where(is_swapped[..., None], swapped, rows)
     rows[..., 0] = kind

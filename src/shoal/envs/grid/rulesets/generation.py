@@ -12,7 +12,6 @@ A.2. Many rulesets are drawn at once, each draw one column of a table.
 
 import dataclasses
 from collections.abc import Hashable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,11 +38,8 @@ IS_THING = np.arange(len(TILES)) < NUM_THINGS
 IS_PRODUCT = IS_MOVABLE | (np.arange(len(TILES)) == DISAPPEARED)
 
 RULE_KINDS = np.asarray([kind for kind in RuleKind if kind != RuleKind.NONE], int)
-GOAL_NAMES = {
-    kind.name.lower(): int(kind)
-    for kind in GoalKind
-    if kind.name.startswith(("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR"))
-}
+DRAWN_GOALS = ("AGENT_HOLD", "AGENT_NEAR", "TILE_NEAR")  # and the latter two with a direction
+GOAL_NAMES = {kind.name.lower(): int(kind) for kind in GoalKind if kind.name.startswith(DRAWN_GOALS)}
 GOAL_KINDS = np.asarray(list(GOAL_NAMES.values()), int)
 PAIR_GOALS = tuple(kind for kind in GoalKind if kind.name.startswith("TILE_NEAR"))
 # An object of such a rule cannot be carried.
@@ -51,7 +47,6 @@ ON_CONTACT_KINDS = (RuleKind.AGENT_HOLD, RuleKind.AGENT_NEAR)
 
 BLOCK_SIZE = 8192  # rulesets per block
 MAX_EMPTY_BLOCKS = 64  # blocks in a row without a new ruleset, after which generation stops
-MAX_RULESETS = 10**8  # rulesets; comparing them keeps some hundred bytes for each in memory
 MAX_DEPTH = 3  # a deeper tree may need more tiles than exist
 
 
@@ -95,16 +90,14 @@ class GenerationConfig:
 
     def validate(self) -> None:
         """Raise ShoalError for the first setting that is out of range."""
-        if not 0 <= self.chain_depth <= MAX_DEPTH:
-            raise ShoalError(
-                f"chain_depth={self.chain_depth} is not between 0 and {MAX_DEPTH}: a deeper tree may need more "
-                f"tiles than the {NUM_THINGS} that there are"
-            )
-        if not 0 <= self.prune_prob <= 1:
-            raise ShoalError(f"prune_prob={self.prune_prob} is not a probability, 0 to 1")
-        for name in ("num_distractor_rules", "num_distractor_objects"):
-            if not 0 <= getattr(self, name) <= NUM_MOVABLE:
-                raise ShoalError(f"{name}={getattr(self, name)} is not between 0 and {NUM_MOVABLE}")
+        for name, value, high in (
+            ("chain_depth", self.chain_depth, MAX_DEPTH),
+            ("prune_prob", self.prune_prob, 1),
+            ("num_distractor_rules", self.num_distractor_rules, NUM_MOVABLE),
+            ("num_distractor_objects", self.num_distractor_objects, NUM_MOVABLE),
+        ):
+            if not 0 <= value <= high:
+                raise ShoalError(f"{name}={value} is not between 0 and {high}")
         for name in self.goals:
             if name not in GOAL_NAMES:
                 raise ShoalError(
@@ -139,14 +132,6 @@ PUBLISHED = {
         num_distractor_objects=1,
     ),
 }
-
-
-class Protected(NamedTuple):
-    """The tiles and rules that distractors must not make useless."""
-
-    goal_tiles: np.ndarray  # [n, 2], the numbers of the goal's tiles; the second may be NOTHING
-    used: np.ndarray  # bool [n, tiles], the tiles of goal and tree
-    tree: np.ndarray  # uint8 [n, m, 7], the rules of the tree, zeros between them
 
 
 class RandomStream:
@@ -203,8 +188,6 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
     """
     if count < 1:
         raise ShoalError(f"rulesets={count} is too few; give 1 or more")
-    if count > MAX_RULESETS:
-        raise ShoalError(f"rulesets={count} is too many; give at most {MAX_RULESETS}")
     config.validate()
     draws, known_keys = RandomStream(seed), set[Hashable]()
     blocks: list[Ruleset] = []
@@ -212,10 +195,8 @@ def generate(count: int, config: GenerationConfig, seed: int = 0) -> Ruleset:
     while num_found < count:
         block = draw_block(BLOCK_SIZE, config, draws)
         is_unseen = is_new(block, known_keys, with_objects=config.distinct_objects)
-        num_found, num_empty_blocks = (
-            num_found + int(is_unseen.sum()),
-            0 if is_unseen.any() else num_empty_blocks + 1,
-        )
+        num_found += int(is_unseen.sum())
+        num_empty_blocks = 0 if is_unseen.any() else num_empty_blocks + 1
         blocks.append(Ruleset(*(array[is_unseen] for array in block)))
         if num_empty_blocks == MAX_EMPTY_BLOCKS:
             raise ShoalError(
@@ -234,7 +215,7 @@ def draw_block(count: int, config: GenerationConfig, draws: RandomStream) -> Rul
     objects = np.full((count, 0), NOTHING)
     if config.num_distractor_objects:
         objects = draws.choice(IS_THING & ~used, config.num_distractor_objects)
-    more_rows, more_things = _draw_distractors(Protected(goal_tiles, used, tree), config, draws)
+    more_rows, more_things = _draw_distractors(goal_tiles, used, tree, config, draws)
     first, second = TILES[goal_tiles[:, 0]], TILES[goal_tiles[:, 1]]
     return Ruleset(
         np.concatenate([goal_kind[:, None].astype(np.uint8), first, second], 1),
@@ -300,30 +281,37 @@ def _draw_rules(products: np.ndarray, used: np.ndarray, draws: RandomStream) -> 
 
 
 def _draw_distractors(
-    protected: Protected, config: GenerationConfig, draws: RandomStream
+    goal_tiles: np.ndarray, used: np.ndarray, tree: np.ndarray, config: GenerationConfig, draws: RandomStream
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Draw distractor rules, each [n, 1, 7], and their objects, each [n, 2].
 
     They may destroy what the tree needs, but the agent can always avoid it.
+
+    Args:
+      goal_tiles: the numbers of the goal's tiles, [n, 2]; the second may be NOTHING.
+      used: the tiles of goal and tree, bool [n, tiles].
+      tree: its rules, uint8 [n, m, 7], zeros between them.
     """
-    count = len(protected.used)
+    count = len(used)
     num_rules = np.full(count, config.num_distractor_rules)
     if config.sample_distractor_rules:
         num_rules = draws.below(num_rules + 1)
-    none_used = np.zeros_like(protected.used)
+    none_used = np.zeros_like(used)
     rows, things = [], []
     for index in range(config.num_distractor_rules):
         is_present = index < num_rules
-        product = np.where(is_present, draws.choice(IS_PRODUCT & ~protected.used), NOTHING)
+        product = np.where(is_present, draws.choice(IS_PRODUCT & ~used), NOTHING)
         row, tiles = _draw_rules(product, none_used, draws)
-        while (retry := np.flatnonzero(_blocks_tree(row, tiles, protected))).size:
+        while (retry := np.flatnonzero(_blocks_tree(row, tiles, goal_tiles, used, tree))).size:
             row[retry], tiles[retry] = _draw_rules(product[retry], none_used[retry], draws)
         rows.append(row[:, None])
         things.append(np.where(is_present[:, None], tiles, NOTHING))
     return rows, things
 
 
-def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np.ndarray:
+def _blocks_tree(
+    row: np.ndarray, tiles: np.ndarray, goal_tiles: np.ndarray, used: np.ndarray, tree: np.ndarray
+) -> np.ndarray:
     """Report whether a rule [n, 7] about tiles [n, 2] makes the goal unreachable for every sequence of actions.
 
     Such rules turn a tile of the tree as soon as it is held or approached; or turn a product at the moment
@@ -331,10 +319,10 @@ def _blocks_tree(row: np.ndarray, tiles: np.ndarray, protected: Protected) -> np
     checked.
     """
     kind = row[:, 0]
-    takes_tile = np.isin(kind, ON_CONTACT_KINDS) & protected.used[np.arange(len(row)), tiles[:, 0]]
-    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (protected.tree[..., 0] == kind[:, None])
-    replaces_product = (same_kind & (protected.tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
-    is_about_goal = (np.sort(tiles, 1) == np.sort(protected.goal_tiles, 1)).all(1)
+    takes_tile = np.isin(kind, ON_CONTACT_KINDS) & used[np.arange(len(row)), tiles[:, 0]]
+    same_kind = ~np.isin(kind, TWO_TILE_KINDS)[:, None] & (tree[..., 0] == kind[:, None])
+    replaces_product = (same_kind & (tree[..., 3:5] == row[:, None, 1:3]).all(-1)).any(1)
+    is_about_goal = (np.sort(tiles, 1) == np.sort(goal_tiles, 1)).all(1)
     return (kind != RuleKind.NONE) & (takes_tile | replaces_product | is_about_goal)
 
 

@@ -1,7 +1,6 @@
 """Rulesets: the goal, the rules and the objects of a task, as bytes in XLand-MiniGrid's encoding."""
 
 import enum
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -65,24 +64,29 @@ def _pad_rows(name: str, rows: Sequence[Sequence[int]], length: int) -> np.ndarr
     Raises:
       ShoalError: a row is too long, or holds something other than whole numbers from 0 to 255.
     """
-    filled = []
-    for row in rows:
+    filled = np.zeros((len(rows), length), np.uint8)
+    for index, row in enumerate(rows):
         try:
-            numbers = [operator.index(number) for number in row]
-        except TypeError:
-            numbers = [-1]  # refused below
-        if len(numbers) > length or not all(0 <= number <= 255 for number in numbers):
-            raise ShoalError(f"{name} {_quote(row)} is not at most {length} numbers from 0 to 255, all whole")
-        filled.append(numbers + [0] * (length - len(numbers)))
-    return np.asarray(filled, np.uint8).reshape(len(filled), length)
+            filled[index, : len(row)] = to_bytes(row)
+        except (TypeError, ValueError) as error:
+            # Kinds and tiles as numbers.
+            quoted = repr(np.asarray(row, object).tolist())[:MAX_QUOTE_LENGTH]
+            raise ShoalError(
+                f"{name} {quoted} is not at most {length} numbers from 0 to 255, all whole"
+            ) from error
+    return filled
 
 
-def _quote(row: object) -> str:
-    """Quote a row for an error: kinds and tiles as numbers."""
-    numbers = (
-        [int(x) if isinstance(x, enum.IntEnum) else x for x in row] if isinstance(row, Sequence) else row
-    )
-    return repr(numbers)[:MAX_QUOTE_LENGTH]
+def to_bytes(numbers: object) -> np.ndarray:
+    """Convert an array, or nested lists, of whole numbers to bytes.
+
+    Raises:
+      ValueError: a number is not whole, or not from 0 to 255; or lists have different lengths.
+    """
+    array = np.asarray(numbers)
+    if array.size and (array.dtype.kind not in "iu" or not 0 <= array.min() <= array.max() <= 255):
+        raise ValueError("numbers that are not from 0 to 255")
+    return array.astype(np.uint8, copy=False)
 
 
 def stack(tasks: Sequence[Ruleset]) -> Ruleset:
@@ -138,17 +142,12 @@ def check_shapes(tasks: Ruleset) -> None:
         raise ShoalError(
             "there are no rulesets: their leading axis is of length 0, where 1 or more are needed"
         )
-    for name, row, array in (
-        ("goal", "5", tasks.goal),
-        ("rules", "n, 7", tasks.rules),
-        ("init_tiles", "n, 2", tasks.init_tiles),
+    for name, array, example, row in zip(
+        Ruleset._fields, tasks, NO_RULESET, ("5", "n, 7", "n, 2"), strict=True
     ):
-        own_shape = np.shape(array)[len(leading) :]
-        expected = tuple(
-            own_shape[0] if size == "n" and own_shape else int(size.replace("n", "0"))
-            for size in row.split(", ")
-        )
-        fits = np.shape(array) == (*leading, *expected) and len(leading) <= 1 and min(expected) > 0
+        *outer, size = np.shape(array) or (0,)
+        fits = size == example.shape[-1] and outer[: len(leading)] == [*leading] and 0 not in outer
+        fits &= len(outer) == len(leading) + example.ndim - 1 and len(leading) <= 1
         dtype = getattr(array, "dtype", type(array).__name__)
         if not fits or dtype != np.uint8:
             raise ShoalError(

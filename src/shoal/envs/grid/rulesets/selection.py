@@ -13,15 +13,12 @@ A selector may end with `#` and a checksum; it is then refused if the file holds
 import functools
 import os
 import re
-from typing import Any
-
-import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.envs.grid.rulesets import benchmark_files
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.generation import PUBLISHED
-from shoal.envs.grid.rulesets.rulesets import Ruleset
+from shoal.envs.grid.rulesets.rulesets import Ruleset, to_bytes
 
 _NUMBER_PATTERN = r"[0-9]{1,15}"  # no file holds more rulesets
 _BOUND_PATTERN = rf"(?:{_NUMBER_PATTERN}(?:\.{_NUMBER_PATTERN})?%|{_NUMBER_PATTERN})?"
@@ -29,7 +26,7 @@ _PART_PATTERN = rf"[A-Za-z][\w-]*|-?{_NUMBER_PATTERN}|{_BOUND_PATTERN}:{_BOUND_P
 _SELECTOR = re.compile(rf"(?P<file>.+?)(?::(?P<part>{_PART_PATTERN}))?(?:#(?P<checksum>[0-9a-f]+))?")
 
 
-def resolve_rulesets(ruleset: object) -> Any:
+def resolve_rulesets(ruleset: object) -> object:
     """Convert the ruleset that a world was given to a Ruleset: a selector, nested lists of numbers, or a Ruleset.
 
     Raises:
@@ -39,24 +36,12 @@ def resolve_rulesets(ruleset: object) -> Any:
         return select_rulesets(ruleset)
     if isinstance(ruleset, list | tuple) and not isinstance(ruleset, Ruleset):
         try:
-            return Ruleset(*map(_to_bytes, ruleset))
+            return Ruleset(*map(to_bytes, ruleset))
         except (TypeError, ValueError, OverflowError) as error:
             raise ShoalError(
                 f"ruleset={ruleset!r} is not a goal, rules and init_tiles, each of bytes of its own shape"
             ) from error
     return ruleset
-
-
-def _to_bytes(part: object) -> np.ndarray:
-    """Convert nested lists of whole numbers to an array of bytes.
-
-    Raises:
-      ValueError: a number is not whole, or not from 0 to 255.
-    """
-    numbers = np.asarray(part)
-    if numbers.size and (numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() <= 255):
-        raise ValueError("there are numbers that are not bytes")
-    return numbers.astype(np.uint8)
 
 
 def select_rulesets(selector: str) -> Ruleset:
@@ -101,12 +86,11 @@ def _load(file: str) -> Benchmark:
     try:
         status = os.stat(path)
     except OSError as error:
+        advice = nearest(file, benchmark_files.ORIGINALS)
         if file in PUBLISHED:
-            raise ShoalError(
-                f"ruleset={file!r} is not a file; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
-            ) from error
-        if hint := nearest(file, benchmark_files.ORIGINALS):
-            raise ShoalError(f"ruleset={file!r} is not a file{hint}") from error
+            advice = f"; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
+        if advice:
+            raise ShoalError(f"ruleset={file!r} is not a file{advice}") from error
         return Benchmark.load(path)  # raises the error for a file that cannot be read
     return _load_cached(str(path.absolute()), (status.st_mtime_ns, status.st_size))
 

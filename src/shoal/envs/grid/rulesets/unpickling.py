@@ -10,6 +10,7 @@ The cost of reading is bounded. No more bytes are unpacked than the caller allow
 time or memory. The operations that are left take memory in proportion to their own bytes.
 """
 
+import dataclasses
 import io
 import pickle
 import pickletools
@@ -21,8 +22,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 
-WHOLE_NUMBERS = re.compile("[iu][1248]")
-BYTE_ORDERS = ("|", "<", ">", "=")
+WHOLE_NUMBERS = re.compile("[|<>=][iu][1248]")  # with the order of their bytes
 # One of the original's files needs some 250: a dictionary of four arrays and of twenty settings.
 MAX_OPERATIONS = 10_000
 FRAME_HEADER = 9  # bytes
@@ -52,15 +52,13 @@ NAMES = {
 }
 
 
-class Call:
+@dataclasses.dataclass(eq=False, slots=True)
+class RecordedCall:
     """A call that a pickle asks for: the function's name, its arguments, and the state that the result is given."""
 
-    __slots__ = ("arguments", "name", "state")
-    __match_args__ = ("name", "arguments", "state")
-
-    def __init__(self, name: str, arguments: tuple[Any, ...]):
-        self.name, self.arguments = name, arguments
-        self.state: Any = None
+    name: str
+    arguments: tuple[object, ...]
+    state: object = None
 
     def __setstate__(self, state: object) -> None:
         """Record the state."""
@@ -75,8 +73,8 @@ class _Function:
     def __init__(self, name: str):
         self._name = name
 
-    def __call__(self, *arguments: object) -> Call:
-        return Call(self._name, arguments)
+    def __call__(self, *arguments: object) -> RecordedCall:
+        return RecordedCall(self._name, arguments)
 
     def __setstate__(self, state: object) -> NoReturn:
         raise ValueError("it changes a function")
@@ -122,7 +120,7 @@ def _check(file: IO[bytes]) -> None:
     """
     may_repeat: dict[int, bool] = {}  # by the index of a stored value
     frame_end, last_position, last_name = 0, 0, ""
-    operations: Iterable[tuple[Any, Any, Any]] = pickletools.genops(file)
+    operations: Iterable[tuple[pickletools.OpcodeInfo, Any, Any]] = pickletools.genops(file)
     for count, (operation, argument, position) in enumerate(operations):
         name = operation.name
         if count >= MAX_OPERATIONS:
@@ -147,20 +145,20 @@ def _check(file: IO[bytes]) -> None:
         raise ValueError("something follows its end")
 
 
-def _to_array(value: object) -> Any:
+def _to_array(value: object) -> object:
     """Make the array of a recorded call; any other value is left as it is.
 
     Raises:
       ValueError: the call makes something else than an array of whole numbers.
     """
     match value:
-        case Call("_frombuffer", (content, dtype, shape, order)):
+        case RecordedCall("_frombuffer", (content, dtype, shape, str(order))):
+            is_column_major = {"C": False, "F": True}[order]
+        case RecordedCall("_reconstruct", _, (_, shape, dtype, is_column_major, content)):
             pass
-        case Call("_reconstruct", _, (_, shape, dtype, is_column_major, content)) | Call(
-            "_reconstruct_array", (_, _, (_, shape, dtype, is_column_major, content), _)
-        ):
-            order = "F" if is_column_major else "C"
-        case Call():
+        case RecordedCall("_reconstruct_array", (_, _, (_, shape, dtype, is_column_major, content), _)):
+            pass
+        case RecordedCall():
             raise ValueError("it makes an array in an unknown way")
         case _:
             return value
@@ -168,33 +166,37 @@ def _to_array(value: object) -> Any:
         raise ValueError("an array has no shape")
     dtype, content = _to_dtype(dtype), _to_bytes(content)
     flat = np.frombuffer(content, dtype) if content else np.zeros(0, dtype)
-    return flat.reshape(shape, order=order)
+    return flat.reshape(shape, order="F" if is_column_major else "C")
 
 
 def _to_bytes(content: object) -> bytes | bytearray:
     match content:
         case bytes() | bytearray():
             return content
-        case Call("encode", (str(text), "latin1")):  # protocols 0 to 2 have no operation for bytes
+        case RecordedCall("encode", (str(text), "latin1")):  # protocols 0 to 2 have no operation for bytes
             return text.encode("latin-1")
-        case Call("bytes", ()):
+        case RecordedCall("bytes", ()):
             return b""
     raise ValueError("an array's bytes are missing")
 
 
-def _to_dtype(dtype: object) -> np.dtype[Any]:
+def _to_dtype(dtype: object) -> np.dtype:
     match dtype:
-        case Call("dtype", (str(name), *_), (_, str(order), *_)):
-            if not WHOLE_NUMBERS.fullmatch(name):
+        case RecordedCall("dtype", (str(name), *_), (_, str(order), *_)):
+            if not WHOLE_NUMBERS.fullmatch(order + name):
                 raise ValueError(f"it holds values of type {name[:20]!r}, where whole numbers are needed")
-            if order not in BYTE_ORDERS:
-                raise ValueError("a dtype has an unknown order of bytes")
             return np.dtype(order + name)
     raise ValueError("an array's type is missing")
 
 
-def unpickle(file: IO[bytes], max_bytes: int, arrays: Iterable[str]) -> Any:
-    """Read the content of a pickle: plain values, with a `Call` for every array.
+def damage(error: Exception) -> ShoalError:
+    """Say of an error of any kind that a file is damaged, in a sentence that begins with the file's name."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ShoalError(f"is damaged: {reason[:MAX_REASON_LENGTH]}")
+
+
+def unpickle(file: IO[bytes], max_bytes: int, arrays: Iterable[str]) -> object:
+    """Read the content of a pickle: plain values, with a `RecordedCall` for every array.
 
     Args:
       arrays: keys of the dictionary that it holds, under which arrays are made of the calls.
@@ -215,5 +217,4 @@ def unpickle(file: IO[bytes], max_bytes: int, arrays: Iterable[str]) -> Any:
     except ShoalError:
         raise
     except Exception as error:  # a pickle can raise as many kinds of errors as a program
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ShoalError(f"is damaged: {reason[:MAX_REASON_LENGTH]}") from error
+        raise damage(error) from error

@@ -17,6 +17,14 @@ from shoal.types import Array
 
 COLOURS = (Colour.RED, Colour.GREEN, Colour.BLUE, Colour.PURPLE, Colour.YELLOW, Colour.GREY)
 MAX_WITHOUT_TABLE = 14  # numbers drawn; with more, compiling takes long
+# The sides in which each door joins two rooms: the shortest, the step from one to the next, and both in words.
+SIDES = {
+    "R1": (0, 1, ""),
+    "R2": (5, 2, "an odd number of 5 or more"),
+    "R4": (5, 2, "an odd number of 5 or more"),
+    "R6": (9, 1, "9 or more"),
+    "R9": (7, 3, "7 or more, and one more than a multiple of 3"),
+}
 THINGS = (Tile.BALL, Tile.SQUARE, Tile.PYRAMID, Tile.HEX, Tile.STAR)
 
 
@@ -121,12 +129,9 @@ def check_rooms(rooms: str, height: int, width: int) -> None:
     size = f"height={height}, width={width}"
     if rooms != "R1" and height != width:
         raise ShoalError(f"{size}: a world of several rooms must be square")
-    if rooms in ("R2", "R4") and (height < 5 or height % 2 == 0):
-        raise ShoalError(f"{size}: {rooms} needs an odd number of 5 or more")
-    if rooms == "R6" and height < 9:
-        raise ShoalError(f"{size}: R6 needs 9 or more")
-    if rooms == "R9" and (height < 7 or height % 3 != 1):
-        raise ShoalError(f"{size}: R9 needs 7 or more, and one more than a multiple of 3")
+    smallest, step, words = SIDES[rooms]
+    if height < smallest or (height - smallest) % step:
+        raise ShoalError(f"{size}: {rooms} needs {words}")
 
 
 def free_places(board: Board, grid: np.ndarray) -> np.ndarray:

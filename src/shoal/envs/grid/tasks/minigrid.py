@@ -29,9 +29,9 @@ def reach_goal_tile() -> Goal:
     return goals.make(GoalKind.AGENT_ON_TILE, int(GOAL))
 
 
-def place_goal(grid: np.ndarray) -> np.ndarray:
-    """Make a room with the goal in its lower right corner."""
-    grid = grid.copy()
+def room_with_goal(world: GridWorld) -> np.ndarray:
+    """Make a room with the goal in its lower right corner, cells [height, width]."""
+    grid = layouts.room(world.height, world.width)
     grid[-2, -2] = GOAL
     return grid
 
@@ -46,7 +46,7 @@ class Empty(GridWorld):
 
     def start(self, key: Array) -> GridState:
         """Make the start, always the same."""
-        cells = self.board.flat(place_goal(layouts.room(self.height, self.width)))
+        cells = self.board.flat(room_with_goal(self))
         return make_state(cells, self.board.place(1, 1), RIGHT, reach_goal_tile())
 
 
@@ -60,7 +60,7 @@ class EmptyRandom(GridWorld):
 
     def start(self, key: Array) -> GridState:
         """Draw the agent's cell and direction."""
-        grid = place_goal(layouts.room(self.height, self.width))
+        grid = room_with_goal(self)
         free = layouts.free_places(self.board, grid)
         bits = random_bits(key, 2)
         place = jnp.asarray(free)[uniform_below(bits[0], len(free))]
@@ -107,7 +107,7 @@ class DoorKey(GridWorld):
         wall = 2 + uniform_below(bits[0], self.width - 4)
         door = 1 + uniform_below(bits[1], self.height - 3)
         key_rank, agent_rank = sample_distinct(bits[2:4], rows * (wall - 1))
-        cells = jnp.asarray(board.flat(place_goal(layouts.room(self.height, self.width))))
+        cells = jnp.asarray(board.flat(room_with_goal(self)))
         cells = write(cells, board.place(np.arange(self.height), wall), WALL)
         cells = write(cells, board.place(door, wall), cell(Tile.DOOR_LOCKED, Colour.YELLOW))
         key_place, agent_place = (
@@ -136,6 +136,13 @@ def num_left_room_cells(world: GridWorld) -> int:
     return (world.height - 2) * (world.width // 2 - 1)
 
 
+def locked_rooms(world: GridWorld, colour: Array, door: Array, key_place: Array) -> Array:
+    """Make two rooms with a locked door between them, and the key to it, as cells in the board's memory."""
+    cells = jnp.asarray(world.board.flat(layouts.two_rooms(world.height, world.width)))
+    cells = write(cells, door, coloured_cells(Tile.DOOR_LOCKED, colour))
+    return write(cells, key_place, coloured_cells(Tile.KEY, colour))
+
+
 @environment
 class Unlock(GridWorld):
     """Two rooms: fetch the key and open the locked door."""
@@ -151,9 +158,7 @@ class Unlock(GridWorld):
         key_place, place = (
             left_room_place(self, rank) for rank in sample_distinct(bits[2:4], num_left_room_cells(self))
         )
-        cells = jnp.asarray(self.board.flat(layouts.two_rooms(self.height, self.width)))
-        cells = write(cells, door, coloured_cells(Tile.DOOR_LOCKED, colour))
-        cells = write(cells, key_place, coloured_cells(Tile.KEY, colour))
+        cells = locked_rooms(self, colour, door, key_place)
         goal = goals.make(GoalKind.TILE_ON_POSITION, coloured_cells(Tile.DOOR_OPEN, colour), door)
         return make_state(cells, place, uniform_below(bits[4], 4), goal)
 
@@ -173,11 +178,7 @@ class UnlockPickUp(GridWorld):
         key_place, place = (
             left_room_place(self, rank) for rank in sample_distinct(bits[3:5], num_left_room_cells(self))
         )
-        cells = jnp.asarray(self.board.flat(layouts.two_rooms(self.height, self.width)))
-        cells = write(
-            cells, layouts.two_rooms_door(self.board, bits[5]), coloured_cells(Tile.DOOR_LOCKED, colour)
-        )
-        cells = write(cells, key_place, coloured_cells(Tile.KEY, colour))
+        cells = locked_rooms(self, colour, layouts.two_rooms_door(self.board, bits[5]), key_place)
         cells = write(cells, random_right_room_place(self, bits[6]), thing)
         return make_state(cells, place, uniform_below(bits[7], 4), goals.make(GoalKind.AGENT_HOLD, thing))
 
@@ -202,9 +203,7 @@ class BlockedUnlockPickUp(GridWorld):
         key_rank = uniform_below(bits[6], num_left_room_cells(self))
         columns = self.width // 2 - 1
         obstacle_rank = (self.board.position(door)[0] - 1) * columns + columns - 1
-        cells = jnp.asarray(self.board.flat(layouts.two_rooms(self.height, self.width)))
-        cells = write(cells, door, coloured_cells(Tile.DOOR_LOCKED, colour))
-        cells = write(cells, left_room_place(self, key_rank), coloured_cells(Tile.KEY, colour))
+        cells = locked_rooms(self, colour, door, left_room_place(self, key_rank))
         cells = write(cells, random_right_room_place(self, bits[7]), thing)
         cells = write(cells, left_room_place(self, obstacle_rank), obstacle)
         rank = sample_excluding(bits[8], num_left_room_cells(self), key_rank, obstacle_rank)
@@ -259,13 +258,10 @@ class LockedRoom(GridWorld):
         cells = write(cells, doors, coloured_cells(Tile.DOOR_CLOSED, colours))
         cells = write(cells, doors[goal_room], coloured_cells(Tile.DOOR_LOCKED, colours[goal_room]))
         cells = write(cells, random_place_in(goal_room, bits[8], bits[9]), GOAL)
-        cells = write(
-            cells, random_place_in(key_room, bits[10], bits[11]), coloured_cells(Tile.KEY, colours[goal_room])
-        )
-        row, column = (
-            1 + uniform_below(bits[12], self.height - 2),
-            middle - 1 + uniform_below(bits[13], 2),
-        )
+        key_place = random_place_in(key_room, bits[10], bits[11])
+        cells = write(cells, key_place, coloured_cells(Tile.KEY, colours[goal_room]))
+        row = 1 + uniform_below(bits[12], self.height - 2)
+        column = middle - 1 + uniform_below(bits[13], 2)
         return make_state(cells, board.place(row, column), uniform_below(bits[14], 4), reach_goal_tile())
 
 

@@ -1,7 +1,6 @@
 """XLand-MiniGrid: worlds whose objects, rules and goal are data (Nikulin et al. 2023)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -48,14 +47,11 @@ class XLand(GridWorld):
         object.__setattr__(self, "ruleset", selection.resolve_rulesets(self.ruleset))
 
     @staticmethod
-    def portable_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
+    def portable_parameters(parameters: Mapping[str, object]) -> dict[str, object]:
         """Return the same parameters with a selector that stays valid later and from any directory."""
         selector = parameters.get("ruleset")
-        return (
-            {**parameters, "ruleset": selection.portable_selector(selector)}
-            if isinstance(selector, str)
-            else dict(parameters)
-        )
+        portable = {"ruleset": selection.portable_selector(selector)} if isinstance(selector, str) else {}
+        return {**parameters, **portable}
 
     @property
     def num_rules(self) -> int:

@@ -1,17 +1,35 @@
-"""Spheres (discs in the plane) and the geometry of a contact between two of them."""
+"""Spheres (discs in the plane), their world, and the geometry of a contact between two of them."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from shoal.envs.particles.physics.boxes import nearest_image
-from shoal.envs.particles.physics.contact_laws import Contact, Slip, effective
+from shoal.envs.particles.physics.contact_laws import Contact, Material, Slip, effective
 from shoal.envs.particles.physics.vectors import tangential, unit, velocity_by_spin
 from shoal.types import Array
 
 # Moment of inertia of a homogeneous disc and sphere, in units of m r².
 INERTIA_FACTOR = {2: 1 / 2, 3: 2 / 5}
+
+
+class World(NamedTuple):
+    """The bodies, material, box and forces of an episode's world; data."""
+
+    radius: Array  # [N], m
+    mass: Array  # [N], kg
+    inertia: Array  # [N], kg m²
+    material: Material
+    box: Array  # sides, [D], m
+    gravity: Array  # acceleration, [D], m/s²
+    drag: Array  # force per velocity, kg/s
+    angular_drag: Array  # torque per angular velocity, kg m²/s
+    time_step: Array  # s
+    skin: Array  # by how much lists of neighbours reach beyond contact, m; unused without a cell list
+    # Overlap of two particles, in radii of the smaller one, beyond which their force is NaN; twice that with a wall.
+    deepest: Array | float = math.inf
 
 
 class Bodies(NamedTuple):

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.envs.particles.physics.bodies import World
 from shoal.envs.particles.physics.boxes import nearest_image
 from shoal.envs.particles.physics.vectors import dot
 from shoal.types import Array
@@ -77,25 +78,23 @@ def cell_layout(
 def find_neighbours(
     layout: CellLayout,
     position: Array,
-    radius: Array,
-    box: Array,
+    world: World,
     boundaries: tuple[str, ...],
-    skin: Array | float,
     needed: Array | None = None,
 ) -> NeighbourList:
-    """Find all pairs of particles at [D, N], of radii [N], whose surfaces are less than `skin` (m) apart.
+    """Find all pairs of particles at [D, N] whose surfaces are less than the world's `skin` apart.
 
     Args:
       needed: what earlier lists would have needed, int32 [2]; None for nothing.
     """
-    number = position.shape[1]
-    cell = _cells_of(layout, position, box)
+    number, radius = position.shape[1], world.radius
+    cell = _cells_of(layout, position, world.box)
     members, most_in_cell = _members(layout, cell)
     candidates = _candidates(layout, cell, members, boundaries)
     found = candidates < number
     safe = jnp.where(found, candidates, 0)
-    offset = nearest_image(position[:, safe] - position[:, None], box, boundaries)
-    reach = radius[safe] + radius[None] + skin
+    offset = nearest_image(position[:, safe] - position[:, None], world.box, boundaries)
+    reach = radius[safe] + radius[None] + world.skin
     is_near = found & (dot(offset, offset) < reach**2) & (candidates != jnp.arange(number))
     place = jnp.where(is_near, jnp.cumsum(is_near, axis=0) - 1, layout.max_neighbours)
     empty = jnp.full((layout.max_neighbours, number), number, jnp.int32)
@@ -159,11 +158,11 @@ def carry_springs(springs: Array, before: Array, after: Array, number: int) -> A
 
 
 def is_outdated(
-    neighbours: NeighbourList, position: Array, box: Array, boundaries: tuple[str, ...], skin: Array | float
+    neighbours: NeighbourList, position: Array, world: World, boundaries: tuple[str, ...]
 ) -> Array:
     """Return whether a particle has moved so far that a list may lack a contact."""
-    moved = nearest_image(position - neighbours.position, box, boundaries)
-    return jnp.max(dot(moved, moved)) >= (skin / 2) ** 2
+    moved = nearest_image(position - neighbours.position, world.box, boundaries)
+    return jnp.max(dot(moved, moved)) >= (world.skin / 2) ** 2
 
 
 def update_neighbours(
@@ -171,20 +170,18 @@ def update_neighbours(
     neighbours: NeighbourList,
     springs: Array,
     position: Array,
-    radius: Array,
-    box: Array,
+    world: World,
     boundaries: tuple[str, ...],
-    skin: Array | float,
 ) -> tuple[NeighbourList, Array]:
     """Make the list again if it is outdated, and move the springs [D, K, N] with it, or [D, 0, N] if there are none."""
 
     def renew(_: None) -> tuple[NeighbourList, Array]:
-        new = find_neighbours(layout, position, radius, box, boundaries, skin, neighbours.needed)
+        new = find_neighbours(layout, position, world, boundaries, neighbours.needed)
         if springs.shape[1] == 0:  # without friction there are none
             return new, springs
         return new, carry_springs(springs, neighbours.partner, new.partner, position.shape[1])
 
-    outdated = is_outdated(neighbours, position, box, boundaries, skin)
+    outdated = is_outdated(neighbours, position, world, boundaries)
     return jax.lax.cond(outdated, renew, lambda _: (neighbours, springs), None)
 
 

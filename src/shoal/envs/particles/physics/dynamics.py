@@ -6,7 +6,6 @@ further axes may follow (`vectors`). Units are SI, or any other consistent ones.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +16,7 @@ from shoal.envs.particles.physics import boxes, cell_lists, contact_laws, pairs
 from shoal.envs.particles.physics.bodies import (
     Bodies,
     Movement,
+    World,
     contact_between,
     lever_arms,
     map_bodies,
@@ -24,7 +24,7 @@ from shoal.envs.particles.physics.bodies import (
     wall_contacts,
 )
 from shoal.envs.particles.physics.cell_lists import CellLayout, NeighbourList
-from shoal.envs.particles.physics.contact_laws import Contact, Material, Response, Slip
+from shoal.envs.particles.physics.contact_laws import Contact, Response, Slip
 from shoal.envs.particles.physics.vectors import dot, sum_rows, tangential, torque_of
 from shoal.types import Array
 from shoal.xla.single_evaluation import compute_once
@@ -57,23 +57,6 @@ class Rules:
     def dimensions(self) -> int:
         """D, 2 or 3."""
         return len(self.boundaries)
-
-
-class World(NamedTuple):
-    """The bodies, material, box and forces of an episode's world; data."""
-
-    radius: Array  # [N], m
-    mass: Array  # [N], kg
-    inertia: Array  # [N], kg m²
-    material: Material
-    box: Array  # sides, [D], m
-    gravity: Array  # acceleration, [D], m/s²
-    drag: Array  # force per velocity, kg/s
-    angular_drag: Array  # torque per angular velocity, kg m²/s
-    time_step: Array  # s
-    skin: Array  # by how much lists of neighbours reach beyond contact, m; unused without a cell list
-    # Overlap of two particles, in radii of the smaller one, beyond which their force is NaN; twice that with a wall.
-    deepest: Array | float = math.inf
 
 
 class ParticleState(NamedTuple):
@@ -118,9 +101,7 @@ def start(
     position = boxes.into_box(position, _columns(world.box, position), rules.boundaries)
     neighbours: NeighbourList | tuple[()] = ()
     if rules.layout is not None:
-        neighbours = cell_lists.find_neighbours(
-            rules.layout, position, world.radius, world.box, rules.boundaries, world.skin
-        )
+        neighbours = cell_lists.find_neighbours(rules.layout, position, world, rules.boundaries)
     rows = pairs.num_shifts(number) if rules.layout is None else rules.layout.max_neighbours
     walls = len(boxes.walled_axes(rules.boundaries))
     state = ParticleState(
@@ -245,14 +226,7 @@ def _with_contacts(
     """
     if rules.layout is not None and state.neighbours:
         neighbours, springs = cell_lists.update_neighbours(
-            rules.layout,
-            state.neighbours,
-            state.springs,
-            state.position,
-            world.radius,
-            world.box,
-            rules.boundaries,
-            world.skin,
+            rules.layout, state.neighbours, state.springs, state.position, world, rules.boundaries
         )
         state = state._replace(neighbours=neighbours, springs=springs)
     inertia = _shared_inertia(rules, world, state)
@@ -357,23 +331,20 @@ def _particle_forces(
     second, of_second = _stage(
         world, lambda: (map_bodies(bodies, of_partners), Movement(*map(of_partners, movement)))
     )
-    box = _columns(world.box, second.position)
 
     def find() -> Contact:
-        contact = contact_between(first, second, box, rules.boundaries)
+        contact = contact_between(first, second, _columns(world.box, second.position), rules.boundaries)
         return contact._replace(overlap=jnp.where(counts, contact.overlap, -1.0))
-
-    def slip() -> Slip:
-        movements = of_first, of_second
-        return slip_between(first, second, *movements, since, world.time_step, box, rules.boundaries)
 
     def respond() -> Response:
         deepest = world.deepest * jnp.minimum(first.radius, second.radius)
         of_contact = rules.law, world.material.stiffness, world.material, contact._replace(deepest=deepest)
-        if rules.rough:
-            return contact_laws.rough_response(*of_contact, _stage(world, slip), state.springs)
-        force = contact_laws.smooth_response(*of_contact)
-        return Response(force, jnp.zeros_like(contact.spin), state.springs)
+        if not rules.rough:
+            force = contact_laws.smooth_response(*of_contact)
+            return Response(force, jnp.zeros_like(contact.spin), state.springs)
+        motion = of_first, of_second, since, world.time_step, _columns(world.box, contact.normal)
+        slip = _stage(world, lambda: slip_between(first, second, *motion, rules.boundaries))
+        return contact_laws.rough_response(*of_contact, slip, state.springs)
 
     def moments() -> tuple[Array, Array, Array]:
         arms = lever_arms(first, second, first.radius + second.radius - contact.overlap)

@@ -14,11 +14,6 @@ class Navigator(ParticleTask):
     area_per_agent: float = parameter(default=400.0, above=0, static=True)
     sensing: str | None = None
 
-    @property
-    def num_agents(self) -> int:
-        """One."""
-        return 1
-
 
 @environment
 class MultiNavigator(ParticleTask):

@@ -1,6 +1,5 @@
 """The base of all tasks in worlds of particles: parameters, starts, physics, sensing, rewards and ends."""
 
-import abc
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -56,7 +55,7 @@ class TaskState(NamedTuple):
 
 
 @environment
-class ParticleTask(abc.ABC):
+class ParticleTask:
     """Agents that move to targets of their own.
 
     Every parameter that is a range [low, high] is drawn again at the start of every episode, uniformly; radius and mass
@@ -121,9 +120,9 @@ class ParticleTask(abc.ABC):
         self._check_ranges()
 
     @property
-    @abc.abstractmethod
     def num_agents(self) -> int:
-        """The number of agents."""
+        """The number of agents: one, unless a task makes it a parameter."""
+        return 1
 
     @property
     def shaping_discount(self) -> float | None:

@@ -21,11 +21,6 @@ class Roller(ParticleTask):
 
     dimensions: ClassVar[int] = 3
 
-    @property
-    def num_agents(self) -> int:
-        """One."""
-        return 1
-
 
 @environment
 class MultiRoller(ParticleTask):
