@@ -87,7 +87,7 @@ class Actor(Headed):
         """Compute the last hidden layer: observations [...] -> [..., mlp.num_features]."""
         return self.mlp.with_features(self.encoder(observation))[1]
 
-    def with_features(
+    def with_features(  # type: ignore[override]
         self, observation: PyTree, action_mask: Array | None = None
     ) -> tuple[ActionDistribution, Array]:
         """Compute the distribution and the last hidden layer, [..., mlp.num_features]."""
@@ -103,7 +103,7 @@ class Critic(Headed):
         head, width, sizes = config.head_of_value(), self.encoder.num_features, config.critic_sizes
         super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **config.head_style)
 
-    def __call__(self, observation: PyTree) -> Value:
+    def __call__(self, observation: PyTree) -> Value:  # type: ignore[override]
         """Map observations with leading axes [...] to values [...]."""
         return super().__call__(self.encoder(observation))
 

@@ -81,7 +81,7 @@ class Chain(nnx.Module):
                     f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={expected}; it must "
                     f"be {given}, the out_features of the {type(before).__name__} before it."
                 )
-        self.modules = nnx.List(modules)
+        self.modules: nnx.List[PyTree] = nnx.List(modules)
 
     @property
     def noisy(self) -> bool:
@@ -109,7 +109,7 @@ class Branches(nnx.Module):
     """
 
     def __init__(self, *modules: Composable):
-        self.modules = nnx.List(modules)
+        self.modules: nnx.List[PyTree] = nnx.List(modules)
 
     @property
     def noisy(self) -> bool:
@@ -152,7 +152,7 @@ class RecurrentChain(nnx.Module):
         Chain(before, core, after)  # checks that the widths fit
         self.before = before
         self.core = core
-        self.after = after
+        self.after: PyTree = after
 
     @property
     def noisy(self) -> bool:

@@ -1,6 +1,7 @@
 """Ensembles of networks of equal structure, such as twin critics, by `vmap` over their parameters."""
 
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -57,5 +58,5 @@ def lowest(values: Array, key: Array | None = None, count: int | None = None) ->
     """
     if count is None:
         return jnp.min(values, axis=0)
-    chosen = jax.lax.top_k(jax.random.uniform(key, values.shape[:1]), count)[1]
+    chosen = jax.lax.top_k(jax.random.uniform(cast(Array, key), values.shape[:1]), count)[1]
     return jnp.min(values[chosen], axis=0)

@@ -123,7 +123,7 @@ class Inputs(nnx.Module):
     """
 
     def __init__(self, *torsos: Composable):
-        self.torsos = nnx.List(torsos)
+        self.torsos: nnx.List[PyTree] = nnx.List(torsos)
 
     @property
     def noisy(self) -> bool:
