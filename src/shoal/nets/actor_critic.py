@@ -53,6 +53,7 @@ def policy_and_value(
 
 def acting_part(network: object) -> PyTree:
     """Return the part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all."""
+    # What is kept as the best policy then holds no critic.
     actor = getattr(network, "actor", None)
     return actor if hasattr(actor, "policy") or hasattr(actor, "apply") else network
 
@@ -85,6 +86,7 @@ class Actor(Headed):
 
     def features(self, observation: PyTree) -> Array:
         """Compute the last hidden layer: observations [...] -> [..., mlp.num_features]."""
+        # The output is computed as well; XLA removes what nothing reads.
         return self.mlp.with_features(self.encoder(observation))[1]
 
     def with_features(  # type: ignore[override]

@@ -98,6 +98,7 @@ def _layers(
 ) -> Chain | Headed:
     """Make the layers from features to the values of actions, noisy ones if so configured."""
     head = config.head(spec.action_space.n)  # type: ignore[union-attr]
+    # Noisy layers have the initial weights of their paper, whatever `initialiser` says.
     if not config.noisy:
         return Headed(head, in_features, sizes, scale=config.value_scale, key=key, **config.head_style)
     scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)

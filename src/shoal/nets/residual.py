@@ -55,6 +55,7 @@ class ResidualCNN(nnx.Module):
             height, width = map(out_size, (height, width), POOL, POOL_STRIDE, (PADDING, PADDING))
             inputs = count
         conv_key, mlp_key = jax.random.split(key)
+        # Drawn together, since one loop for all compiles faster than one for each.
         initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []
         self.in_shape = tuple(in_shape)
         self.channels_first = channels_first

@@ -44,6 +44,7 @@ class SetTorso(nnx.Module):
     def __call__(self, rows: Array, counts: Array | None = None) -> Array:
         """Map rows [..., K, F] and which of them count [..., K] (None for all) to [..., num_features]."""
         counts = jnp.ones(rows.shape[:-1], bool) if counts is None else counts
+        # A row that does not count may hold NaN, which times 0 is NaN.
         features = self.mlp(jnp.where(counts[..., None], rows, 0.0))
         for attention in self.attention:
             features = jnp.concatenate([features, attention(features, counts)], axis=-1)

@@ -73,6 +73,7 @@ def struct_or_class(
     Raises:
       ShoalError: it cannot be imported, or is neither.
     """
+    # A class is imported here to see whether it is a struct, but its name is kept: it is what config.json holds.
     value = given
     if not settings.is_nested(given):
         if not (isinstance(given, str | type) or callable(given)):

@@ -45,6 +45,7 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
     _checks.floating(atoms=atoms, probabilities=probabilities, onto=onto)
     check_axes(batch, "[m] [..., m] [n]", atoms=atoms, probabilities=probabilities, onto=onto)
     lower, upper = onto[..., :-1], onto[..., 1:]
+    # Two equal atoms have no distance to share a mass by; dividing by it would be NaN, in the gradient too.
     is_distinct = upper > lower
     width = jnp.where(is_distinct, upper - lower, 1.0)
 
@@ -57,6 +58,7 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
         inflow = jnp.pad(moved_up, [*unchanged, (1, 0)], constant_values=1.0)
         return (inflow - jnp.pad(moved_up, [*unchanged, (0, 1)])) * probability
 
+    # A loop over the masses, which the compiler vectorises, as it does not the sum over all pairs of atoms.
     z, probabilities = jnp.broadcast_arrays(jnp.asarray(atoms), probabilities)
     return sum_by_loop(shares, z, probabilities)
 

@@ -30,6 +30,7 @@ def weighted_mean(x: Array, w: Array, axis_name: AxisName = ()) -> Array:
       ValueError: w does not broadcast to the shape of x.
     """
     w = _weights(w, x)
+    # Selected before it is multiplied: 0 times NaN is NaN.
     x = jnp.where(w > 0, x, 0.0).astype(jnp.float32)
     total, weight = _sum((x * w, w), axis_name)
     return _divide(total, weight)

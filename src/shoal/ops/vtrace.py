@@ -72,6 +72,7 @@ def vtrace(
       ValueError: clip_rho is below clip_c.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
+    # Both in one scan, since an advantage needs the target of the step after it.
     terms = _terms(clip_rho, clip_c)
 
     def step(

@@ -131,6 +131,7 @@ class RecurrentTorso(nnx.Module):
 
     def _extra_inputs(self, inputs: NetworkInputs) -> list[Array]:
         """List the core's inputs besides the observation, each [T, N, ...]."""
+        # () stands for an input that the core is not shown.
         parts = []
         if not isinstance(inputs.action, tuple):
             parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
@@ -203,6 +204,7 @@ class RecurrentActor(Headed):
 
     def features(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
         """Return the memory after the last step, and the torso's features at each."""
+        # Both networks are given the same inputs, also where the critic sees more.
         shown = without_entries(inputs.observation, self.critic_only)
         memory, features, _ = self.torso.unroll(memory, inputs._replace(observation=shown, first=first))
         return memory, features
@@ -267,6 +269,7 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
         """
         last_memory = jax.tree.map(lambda x: x[-1], memories)
         last_inputs = jax.tree.map(lambda x: x[-1:], inputs)
+        # The step after the last memory has been acted by nobody: the core runs for it alone.
         _, last_features = self.actor.features(last_memory, last_inputs, last_inputs.first)
         earlier = self.actor.torso.features_of(memories, jax.tree.map(lambda x: x[:-1], inputs.observation))
         return self.critic(jnp.concatenate([earlier, last_features]))
