@@ -70,7 +70,7 @@ class OneHotInput(nnx.Module):
           ShoalError: x is not of integers, or lacks the axis of parts.
         """
         x = jnp.asarray(x)
-        # JAX would encode a float that is no whole number as zeros.
+        # A float that is no whole number would be encoded as zeros.
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
         if not self.several:

@@ -105,7 +105,7 @@ def build(space: Space, encoder: object, config: TorsoConfig | None = None, *, k
             built.append(encoder_of(torso)(space, own_config, key=own_key))
         else:
             built.append(UserTorso(torso.build(space, own_key), space))
-        # The next one's observation are the features.
+        # These features are the observation of the next one.
         space = Box(-np.inf, np.inf, (built[-1].num_features,))
     return built[0] if len(built) == 1 else TorsoRow(*built)
 

@@ -157,7 +157,7 @@ class Convolutions(Pictures):
             _padding(space, config),
             of=observed,
             prefix="encoder_",
-            hint=f"; what is not given ({', '.join(fitting)}) is its default" if fitting else "",
+            hint=f"; what is not given ({', '.join(fitting)}) is the default for it" if fitting else "",
         )
 
     @property
