@@ -131,6 +131,7 @@ class ActorCritic(nnx.Module):
                 f"critic_hidden_sizes={config.critic_sizes} must be None or hidden_sizes={config.hidden_sizes} with "
                 "shared_torso=True, where one torso serves both."
             )
+        # Also where a torso is shared, so that the actor's weights are the same.
         actor_key, critic_key = jax.random.split(key)
         self.shared = config.shared_torso
         self.actor = Actor(spec.of_actor, config, key=actor_key)

@@ -86,6 +86,7 @@ class Chain(Combined):
     def __init__(self, *modules: Composable):
         for index, (before, after) in enumerate(itertools.pairwise(modules)):
             given, expected = getattr(before, "out_features", None), getattr(after, "in_features", None)
+            # Only where both say their widths: a torso may be any function.
             if None not in (given, expected) and given != expected:
                 raise ShoalError(
                     f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={expected}; it must "

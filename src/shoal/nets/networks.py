@@ -205,6 +205,7 @@ def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoment
     """
     deviation = statistics.standard_deviation(new)
     ratio = statistics.standard_deviation(old) / deviation
+    # A mean is kept as two float32 words, see `RunningMoments`.
     shift = ((old.mean - new.mean) + (old.residual[1] - new.residual[1])) / deviation
 
     def rescale(path: tuple, leaf: Array) -> Array:

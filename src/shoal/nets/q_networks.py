@@ -162,6 +162,7 @@ def step(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree
 
 def expected_values(network: NetworkSettings, output: Value) -> Array:
     """Return the expected returns of the actions, [..., n], of a network's output."""
+    # Quantiles are an array, whose last axis is no action: their mean is the value.
     if getattr(network, "values", "expected") == "quantile":
         return jnp.mean(expectation(output), axis=-1)
     return expectation(output)

@@ -50,5 +50,6 @@ class SetTorso(nnx.Module):
             features = jnp.concatenate([features, attention(features, counts)], axis=-1)
         number = jnp.sum(counts, axis=-1, dtype=features.dtype)[..., None]
         mean = jnp.sum(jnp.where(counts[..., None], features, 0.0), axis=-2) / jnp.maximum(number, 1.0)
+        # The greatest of no row is -inf, which the last line takes out.
         maximum = jnp.max(jnp.where(counts[..., None], features, -jnp.inf), axis=-2)
         return jnp.concatenate([mean, jnp.where(number > 0, maximum, 0.0)], axis=-1)

@@ -105,6 +105,7 @@ def hl_gauss(atoms: Array, logits: Array, target: Array, sigma: Array | float) -
     middles = (atoms[..., 1:] + atoms[..., :-1]) / 2
     first, last = 2 * atoms[..., :1] - middles[..., :1], 2 * atoms[..., -1:] - middles[..., -1:]
     edges = jnp.concatenate([first, middles, last], axis=-1)
+    # Far beyond the ends no mass would lie within the bins, and p would be 0 / 0.
     centre = jnp.clip(target, atoms[..., 0], atoms[..., -1])[..., None]
     below = jax.scipy.special.ndtr((edges - centre) / jnp.asarray(sigma, edges.dtype)[..., None])
     return _cross_entropy(jnp.diff(below) / (below[..., -1:] - below[..., :1]), logits)

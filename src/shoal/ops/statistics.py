@@ -191,6 +191,7 @@ def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
       ValueError: the two were not made from the same example.
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
+    # By dtypes too: a leaf that only one of them follows holds a boolean in the other.
     shapes = [
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), moments.mean) for moments in (a, b)
     ]

@@ -58,6 +58,7 @@ class RecurrentTorso(nnx.Module):
         action_size = num_action_features(spec.action_space) if config.previous_action else 0
         has_embedding = action_size and embedding
         self.embedding = nnx.List([MLP(action_size, (), embedding, key=action_key)] if has_embedding else [])
+        # The reward stands behind the features and the action; it is what opens latches.
         reward_index = self.mlp.out_features * (2 if config.previous_observation else 1)
         reward_index += embedding if has_embedding else action_size
         self.core = RecurrentCore(
