@@ -254,7 +254,7 @@ COMMANDS = {
     f"{GRID} --encoder-channels 8 --encoder-kernels 3 3": (
         "encoder_channels=(8,), encoder_kernels=(3, 3) and encoder_strides=(1,) of observation [7, 7, 2] must have "
         "equally many numbers",
-        "what is not given (encoder_strides) is its default",
+        "what is not given (encoder_strides) is the default for it",
     ),
     f"{GRID} --encoder-kernels 3 4 3": (
         "encoder_kernels=(3, 4, 3) with encoder_strides=(1, 1, 1) has a window of 3 x 3",

@@ -265,7 +265,7 @@ def test_initial_kernels_are_of_the_stated_scale():
         ),
         (
             lambda: GridCNN((5, 5, 3), (4, 4), key=KEY)(jnp.zeros((5, 5, 3), int)),
-            r"x has shape \(5, 5, 3\), which must end in \(2,\)",
+            r"x has shape \(1, 5, 5, 3\), which must end in \(2,\)",
         ),
         (lambda: GridCNN((5, 5, 1), (4,), key=KEY)(jnp.zeros((5, 5, 1))), r"x is float32; .* integers"),
     ],

@@ -260,7 +260,7 @@ def test_kernels_that_are_given_are_not_padded():
             layers(channels=(32,)),
             r"^encoder_channels=\(32,\), encoder_kernels=\(8, 4, 3\) and encoder_strides=\(4, 2, 1\) of observation "
             r"\[84, 84, 4\] must have equally many numbers, one for each convolution; what is not given "
-            r"\(encoder_kernels, encoder_strides\) is its default\.$",
+            r"\(encoder_kernels, encoder_strides\) is the default for it\.$",
         ),
         (
             Box(0, 255, (84, 84, 4), np.uint8),

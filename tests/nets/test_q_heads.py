@@ -144,8 +144,8 @@ def test_deterministic_actions_lie_within_one_unless_free():
             r"the 51 values from 1 to -1 of a DistributionalQHead must",
         ),
         (
-            lambda: CategoricalValueHead(-1.0, float("inf")),
-            r"to inf of a CategoricalValueHead .* finite numbers",
+            lambda: CategoricalValueHead(-1.0, 1.0, 1),
+            r"the 1 values of a CategoricalValueHead must be two or more",
         ),
         (lambda: DiscreteValuedHead((0.0, 0.0, 1.0)), r"the 3 values from 0 to 1 of .* each larger"),
         (lambda: DuelingQHead(2)(jnp.zeros((5, 2))), r"x has shape \(5, 2\), which must end in \(3,\)"),

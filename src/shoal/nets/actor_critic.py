@@ -53,6 +53,7 @@ def policy_and_value(
 
 def acting_part(network: object) -> PyTree:
     """Return the part of a network that acting needs: its `actor` if that can act (`policy` or `apply`), or all."""
+    # What is kept as the best policy then holds no critic.
     actor = getattr(network, "actor", None)
     return actor if hasattr(actor, "policy") or hasattr(actor, "apply") else network
 
@@ -85,9 +86,10 @@ class Actor(Headed):
 
     def features(self, observation: PyTree) -> Array:
         """Compute the last hidden layer: observations [...] -> [..., mlp.num_features]."""
+        # The output is computed as well; XLA removes what nothing reads.
         return self.mlp.with_features(self.encoder(observation))[1]
 
-    def with_features(
+    def with_features(  # type: ignore[override]
         self, observation: PyTree, action_mask: Array | None = None
     ) -> tuple[ActionDistribution, Array]:
         """Compute the distribution and the last hidden layer, [..., mlp.num_features]."""
@@ -103,7 +105,7 @@ class Critic(Headed):
         head, width, sizes = config.head_of_value(), self.encoder.num_features, config.critic_sizes
         super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **config.head_style)
 
-    def __call__(self, observation: PyTree) -> Value:
+    def __call__(self, observation: PyTree) -> Value:  # type: ignore[override]
         """Map observations with leading axes [...] to values [...]."""
         return super().__call__(self.encoder(observation))
 
@@ -129,6 +131,7 @@ class ActorCritic(nnx.Module):
                 f"critic_hidden_sizes={config.critic_sizes} must be None or hidden_sizes={config.hidden_sizes} with "
                 "shared_torso=True, where one torso serves both."
             )
+        # Also where a torso is shared, so that the actor's weights are the same.
         actor_key, critic_key = jax.random.split(key)
         self.shared = config.shared_torso
         self.actor = Actor(spec.of_actor, config, key=actor_key)

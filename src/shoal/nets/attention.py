@@ -27,6 +27,7 @@ class SetAttention(nnx.Module):
         split = self.projection(features).reshape(*features.shape[:-1], self.heads, 3, -1)
         query, key, value = (split[..., k, :] for k in range(3))
         logits = jnp.einsum("...ihd,...jhd->...hij", query, key) / math.sqrt(query.shape[-1])
+        # Not -inf: where no row counts, the softmax would be NaN.
         logits = jnp.where(present[..., None, None, :], logits, jnp.finfo(logits.dtype).min)
         messages = jnp.einsum("...hij,...jhd->...ihd", jax.nn.softmax(logits, axis=-1), value)
         return self.output(messages.reshape(features.shape))

@@ -72,6 +72,7 @@ class CNN(nnx.Module):
         layers = conv_layers(image, channels, kernels, strides, padding, of="a CNN")
         conv_key, mlp_key = jax.random.split(key)
         shapes = [shape for shape, _, _ in layers]
+        # Drawn together, since one loop for all compiles faster than one for each.
         initial = initial_kernels(conv_key, shapes, initialiser) if shapes else []
         *_, last = (image, *(out for _, _, out in layers))
         self.in_shape = tuple(in_shape)

@@ -64,7 +64,17 @@ def concatenate_features(modules: Sequence[Composable], inputs: Iterable[PyTree]
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
-class Chain(nnx.Module):
+class Combined(nnx.Module):
+    """Modules within one that passes a key to them."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether one of the modules takes a key for its noise."""
+        members = (x if isinstance(x, nnx.List) else [x] for x in vars(self).values())
+        return any(map(is_noisy, itertools.chain.from_iterable(members)))
+
+
+class Chain(Combined):
     """Modules in sequence: `Chain(f, g)(x)` is `g(f(x))`.
 
     The last may be a head; further arguments of a call, such as a mask of legal actions, are passed to it.
@@ -76,17 +86,13 @@ class Chain(nnx.Module):
     def __init__(self, *modules: Composable):
         for index, (before, after) in enumerate(itertools.pairwise(modules)):
             given, expected = getattr(before, "out_features", None), getattr(after, "in_features", None)
+            # Only where both say their widths: a torso may be any function.
             if None not in (given, expected) and given != expected:
                 raise ShoalError(
                     f"{type(after).__name__}, module {index + 1} of a Chain, has in_features={expected}; it must "
                     f"be {given}, the out_features of the {type(before).__name__} before it."
                 )
-        self.modules = nnx.List(modules)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether one of the modules takes a key for its noise."""
-        return any(is_noisy(module) for module in self.modules)
+        self.modules: nnx.List[PyTree] = nnx.List(modules)
 
     @property
     def out_features(self) -> int:
@@ -102,19 +108,14 @@ class Chain(nnx.Module):
         return apply_module(last, x, *rest, key=last_key)
 
 
-class Branches(nnx.Module):
+class Branches(Combined):
     """Several torsos on the same input; their features are concatenated.
 
     Two MLPs of one and of n outputs, for instance, are the two streams of a dueling network.
     """
 
     def __init__(self, *modules: Composable):
-        self.modules = nnx.List(modules)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether one of the modules takes a key for its noise."""
-        return any(is_noisy(module) for module in self.modules)
+        self.modules: nnx.List[PyTree] = nnx.List(modules)
 
     @property
     def out_features(self) -> int:
@@ -142,7 +143,7 @@ class IdentityCore(nnx.Module):
         return memory, x
 
 
-class RecurrentChain(nnx.Module):
+class RecurrentChain(Combined):
     """A torso before a core, and a torso or head after it.
 
     The torsos compute all steps at once, [T, ...]; only the core computes them in order.
@@ -152,12 +153,7 @@ class RecurrentChain(nnx.Module):
         Chain(before, core, after)  # checks that the widths fit
         self.before = before
         self.core = core
-        self.after = after
-
-    @property
-    def noisy(self) -> bool:
-        """Whether one of the torsos takes a key for its noise."""
-        return is_noisy(self.before) or is_noisy(self.after)
+        self.after: PyTree = after
 
     @property
     def out_features(self) -> int:

@@ -211,7 +211,7 @@ def as_pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
 
 
 def conv_layers(
-    image: Image,
+    image: Sequence[int],
     channels: Sequence[int],
     kernels: Windows,
     strides: Windows,

@@ -1,18 +1,18 @@
 """Ensembles of networks of equal structure, such as twin critics, by `vmap` over their parameters."""
 
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from shoal.nets.composition import Composable, is_noisy
+from shoal.nets.composition import Combined, Composable
 from shoal.types import PyTree
 
 Array = jax.Array
 
 
-class Ensemble(nnx.Module):
+class Ensemble(Combined):
     """Members of equal structure and different initial weights, applied to the same inputs.
 
     `members` is one module; each of its arrays has a leading axis of members. So an ensemble has as many arrays as
@@ -26,11 +26,6 @@ class Ensemble(nnx.Module):
     def __init__(self, build: Callable[[Array], Composable], size: int = 2, *, key: Array):
         self.size = size
         self.members = jax.vmap(build)(jax.random.split(key, size))
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the members take a key for their noise."""
-        return is_noisy(self.members)
 
     def member(self, index: int) -> Composable:
         """Return one member."""
@@ -57,5 +52,6 @@ def lowest(values: Array, key: Array | None = None, count: int | None = None) ->
     """
     if count is None:
         return jnp.min(values, axis=0)
-    chosen = jax.lax.top_k(jax.random.uniform(key, values.shape[:1]), count)[1]
+    # The places of the greatest of random numbers: a choice without repetition.
+    chosen = jax.lax.top_k(jax.random.uniform(cast(Array, key), values.shape[:1]), count)[1]
     return jnp.min(values[chosen], axis=0)

@@ -25,4 +25,5 @@ def _scale_gradient(x: Array, scale: Array | float) -> Array:
 @_scale_gradient.defjvp
 def _scale_gradient_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     x, scale = primals
+    # A float32 scale would widen the tangent of a narrower x, which JAX refuses.
     return x, (scale * tangents[0]).astype(x.dtype)

@@ -24,14 +24,19 @@ class Head(Composable, Protocol):
         ...
 
 
-class HeadStyle(TypedDict, total=False):
-    """How hidden layers before a head are made, and how the plain layer after them is drawn."""
+class PlainStyle(TypedDict, total=False):
+    """How layers before a head are made and drawn, but for their scales."""
 
     activation: str
     layer_norm: bool
-    hidden_scale: float
     initialiser: str
     out_initialiser: str | None
+
+
+class HeadStyle(PlainStyle, total=False):
+    """How layers before a head are made, but for the scale of the plain one."""
+
+    hidden_scale: float
 
 
 class Headed(nnx.Module):
@@ -40,7 +45,8 @@ class Headed(nnx.Module):
     Args:
       scale: scale of the initial weights of the plain layer. If these are orthogonal and the layer has no more
         outputs than inputs, its outputs have the standard deviation `scale` for independent features of variance 1.
-      out_initialiser: of that layer; None takes `initialiser`.
+      hidden_scale: scale of the initial weights of the hidden layers.
+      style: of the layers, as an `MLP` takes it.
     Raises:
       ShoalError: a width below 1, an unknown activation or initialiser.
     """
@@ -52,26 +58,13 @@ class Headed(nnx.Module):
         sizes: Sequence[int] = (),
         *,
         scale: float,
-        activation: str = "tanh",
-        layer_norm: bool = False,
         hidden_scale: float = math.sqrt(2),
-        initialiser: str = "orthogonal",
-        out_initialiser: str | None = None,
         key: Array,
+        **style: Unpack[PlainStyle],
     ):
         self.head = head
-        self.mlp = MLP(
-            in_features,
-            sizes,
-            head.num_inputs,
-            activation=activation,
-            layer_norm=layer_norm,
-            scale=hidden_scale,
-            out_scale=scale,
-            initialiser=initialiser,
-            out_initialiser=out_initialiser,
-            key=key,
-        )
+        scales = {"scale": hidden_scale, "out_scale": scale}
+        self.mlp = MLP(in_features, sizes, head.num_inputs, key=key, **scales, **style)
 
     @property
     def in_features(self) -> int:

@@ -85,6 +85,7 @@ class NormalHead(nnx.Module):
         if state_dependent_std:
             self.std_shift = math.log(math.expm1(initial_std - minimum_std))
         else:
+            # Less the minimum, which is added to it: so the deviation begins at initial_std.
             self.log_std = nnx.data(jnp.full(size, jnp.log(initial_std - minimum_std), jnp.float32))
 
     def loc_and_scale(self, x: Array) -> tuple[Array, Array]:

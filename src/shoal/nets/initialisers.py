@@ -168,9 +168,17 @@ def check_initialiser(initialiser: str, name: str = "initialiser") -> None:
         )
 
 
-INITIALISERS: dict[str, Callable[..., Array]] = {"orthogonal": orthogonal}
-for _name, _scale, _mode in (("lecun", 1.0, "fan_in"), ("glorot", 1.0, "fan_avg"), ("he", 2.0, "fan_in")):
-    for _suffix, _distribution in (("normal", "truncated_normal"), ("uniform", "uniform")):
-        INITIALISERS[f"{_name}_{_suffix}"] = functools.partial(
-            variance_scaling, scale=_scale, mode=_mode, distribution=_distribution
-        )
+_FANS: dict[str, tuple[float, Literal["fan_in", "fan_avg"]]] = {
+    "lecun": (1.0, "fan_in"),
+    "glorot": (1.0, "fan_avg"),
+    "he": (2.0, "fan_in"),
+}
+_DRAWN: dict[str, Literal["truncated_normal", "uniform"]] = {
+    "normal": "truncated_normal",
+    "uniform": "uniform",
+}
+INITIALISERS: dict[str, Callable[..., Array]] = {"orthogonal": orthogonal} | {
+    f"{name}_{suffix}": functools.partial(variance_scaling, scale=scale, mode=mode, distribution=distribution)
+    for name, (scale, mode) in _FANS.items()
+    for suffix, distribution in _DRAWN.items()
+}

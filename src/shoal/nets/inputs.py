@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.nets.composition import Composable, concatenate_features, is_noisy
+from shoal.nets.composition import Combined, Composable, concatenate_features
 from shoal.types import PyTree
 from shoal.types.spaces import Discrete, MultiDiscrete, Space
 
@@ -70,7 +70,7 @@ class OneHotInput(nnx.Module):
           ShoalError: x is not of integers, or lacks the axis of parts.
         """
         x = jnp.asarray(x)
-        # JAX would encode a float that is no whole number as zeros.
+        # A float that is no whole number would be encoded as zeros.
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise ShoalError(f"x is {x.dtype}; one-hot vectors and embeddings need integers.")
         if not self.several:
@@ -113,7 +113,7 @@ class EmbeddingInput(OneHotInput):
         return jnp.concatenate(parts, axis=-1)
 
 
-class Inputs(nnx.Module):
+class Inputs(Combined):
     """Several arguments with a torso for each; their features are concatenated in the order of the arguments.
 
     `Inputs(MLP(...), EmbeddingInput(...))` takes an observation and a previous action.
@@ -123,12 +123,7 @@ class Inputs(nnx.Module):
     """
 
     def __init__(self, *torsos: Composable):
-        self.torsos = nnx.List(torsos)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether one of the torsos takes a key for its noise."""
-        return any(is_noisy(torso) for torso in self.torsos)
+        self.torsos: nnx.List[PyTree] = nnx.List(torsos)
 
     @property
     def out_features(self) -> int:
@@ -187,6 +182,7 @@ def num_action_features(space: Space) -> int:
 
 def action_features(space: Space, raw: Array) -> Array:
     """Show raw actions [...] to a network, [..., num_action_features]: one-hot, or the numbers of a Box as they are."""
+    # The numbers of discrete actions have no order and no distances.
     if isinstance(space, Discrete):
         return one_hots([raw], [space.n])
     if isinstance(space, MultiDiscrete):

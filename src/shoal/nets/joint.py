@@ -18,6 +18,7 @@ from shoal.nets.activations import activation
 from shoal.nets.actor_critic_config import DistributionName
 from shoal.nets.attention import SetAttention
 from shoal.nets.encoders.kinds import Flatten
+from shoal.nets.headed import Head
 from shoal.nets.heads import head_for
 from shoal.nets.mlp import MLP
 from shoal.nets.outputs import ActionDistribution
@@ -76,7 +77,8 @@ class JointActorCritic(nnx.Module):
         self.encoder = Flatten(spec.observation_space, key=keys[0])
         self.torso = MLP(self.encoder.num_features, sizes, activation=config.activation, key=keys[1])
         self.attention = SetAttention(sizes[-1], config.attention_heads, key=keys[2])
-        self.head = head_for(spec.action_space, config.distribution)
+        self.head: Head = head_for(spec.action_space, config.distribution)
+        # The policy's last layer is small, so that all actions are about equally likely at the start.
         width, last, outputs = 2 * sizes[-1], sizes[-1:], self.head.num_inputs
         self.actor_mlp = MLP(width, last, outputs, out_scale=0.01, activation=config.activation, key=keys[3])
         self.critic_mlp = MLP(width, last, 1, activation=config.activation, key=keys[4])

@@ -115,6 +115,7 @@ class MLP(nnx.Module):
         shapes = list(zip(widths[1:], widths[:-1], strict=True))
         kernels = initial_kernels(key, shapes, initialiser) if shapes else []
         if out_features is not None and out_initialiser not in (None, initialiser):
+            # By another key: the hidden layers keep the weights that they have without it.
             out_key = jax.random.fold_in(key, 1)
             kernels[len(sizes) :] = initial_kernels(out_key, shapes[len(sizes) :], str(out_initialiser))
         self.activation = activation

@@ -181,6 +181,7 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
             encoders.append((name, spec.of_critic, network.of_critic))
         for name, of_whom, encoder in encoders:
             check_torsos(of_whom.observation_space, encoder, network, name)
+    # Shoal's own networks give what an algorithm needs; those of users are traced.
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():
@@ -204,6 +205,7 @@ def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoment
     """
     deviation = statistics.standard_deviation(new)
     ratio = statistics.standard_deviation(old) / deviation
+    # A mean is kept as two float32 words, see `RunningMoments`.
     shift = ((old.mean - new.mean) + (old.residual[1] - new.residual[1])) / deviation
 
     def rescale(path: tuple, leaf: Array) -> Array:

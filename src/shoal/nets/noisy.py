@@ -65,6 +65,7 @@ class NoisyMLP(nnx.Module):
             key=kernel_key,
         )
         layers = [*mean.layers, *mean.projection]
+        # A layer's bias is drawn as its kernel is, and both have deviations of one size.
         scales = [scale] * len(mean.layers) + [out_scale] * len(mean.projection)
         deviations = []
         for layer, scale_, k in zip(layers, scales, jax.random.split(bias_key, len(layers)), strict=True):

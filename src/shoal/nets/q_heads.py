@@ -41,6 +41,7 @@ def dueling(x: Array, n: int, length: int = 1) -> Array:
     """
     streams = x.reshape(*leading_shape("x", x, ((1 + n) * length,)), 1 + n, length)
     value, advantages = streams[..., :1, :], streams[..., 1:, :]
+    # Without the mean a constant could move between V and A, and neither would be determined.
     return value + advantages - jnp.mean(advantages, axis=-2, keepdims=True)
 
 

@@ -98,6 +98,7 @@ def _layers(
 ) -> Chain | Headed:
     """Make the layers from features to the values of actions, noisy ones if so configured."""
     head = config.head(spec.action_space.n)  # type: ignore[union-attr]
+    # Noisy layers have the initial weights of their paper, whatever `initialiser` says.
     if not config.noisy:
         return Headed(head, in_features, sizes, scale=config.value_scale, key=key, **config.head_style)
     scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
@@ -161,6 +162,7 @@ def step(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree
 
 def expected_values(network: NetworkSettings, output: Value) -> Array:
     """Return the expected returns of the actions, [..., n], of a network's output."""
+    # Quantiles are an array, whose last axis is no action: their mean is the value.
     if getattr(network, "values", "expected") == "quantile":
         return jnp.mean(expectation(output), axis=-1)
     return expectation(output)

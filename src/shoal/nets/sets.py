@@ -44,10 +44,12 @@ class SetTorso(nnx.Module):
     def __call__(self, rows: Array, counts: Array | None = None) -> Array:
         """Map rows [..., K, F] and which of them count [..., K] (None for all) to [..., num_features]."""
         counts = jnp.ones(rows.shape[:-1], bool) if counts is None else counts
+        # A row that does not count may hold NaN, which times 0 is NaN.
         features = self.mlp(jnp.where(counts[..., None], rows, 0.0))
         for attention in self.attention:
             features = jnp.concatenate([features, attention(features, counts)], axis=-1)
         number = jnp.sum(counts, axis=-1, dtype=features.dtype)[..., None]
         mean = jnp.sum(jnp.where(counts[..., None], features, 0.0), axis=-2) / jnp.maximum(number, 1.0)
+        # The greatest of no row is -inf, which the last line takes out.
         maximum = jnp.max(jnp.where(counts[..., None], features, -jnp.inf), axis=-2)
         return jnp.concatenate([mean, jnp.where(number > 0, maximum, 0.0)], axis=-1)

@@ -10,7 +10,7 @@ A torso of your own is a class, built as `Class(space, key=key)`, or a struct wh
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_name, import_object
@@ -18,7 +18,6 @@ from shoal.config import settings, struct
 from shoal.types import Array, PyTree
 from shoal.types.spaces import Space
 
-Settings = TypeVar("Settings")
 # `shoal.nets.torsos` has their classes.
 KINDS = ("flatten", "one_hot", "mlp", "mlp_each", "cnn", "resnet", "set")
 
@@ -63,8 +62,8 @@ def imported(value: str | Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def struct_or_class(
-    setting: str, given: object, holder: Callable[..., Settings], noun: str, arguments: str
-) -> Settings:
+    setting: str, given: object, holder: Callable[..., object], noun: str, arguments: str
+) -> Any:
     """Return a struct with a method `build`, of its `module:Name` or given itself, or the holder of another class.
 
     Args:
@@ -74,6 +73,7 @@ def struct_or_class(
     Raises:
       ShoalError: it cannot be imported, or is neither.
     """
+    # A class is imported here to see whether it is a struct, but its name is kept: it is what config.json holds.
     value = given
     if not settings.is_nested(given):
         if not (isinstance(given, str | type) or callable(given)):
@@ -99,7 +99,7 @@ def struct_or_class(
     return value() if isinstance(value, type) else value
 
 
-def choose(encoder: object, setting: str = "encoder") -> TorsoSettings | Kind:
+def choose(encoder: object, setting: str = "encoder") -> Any:
     """Return the settings of torsos, given by names or classes, or themselves; several with commas, or as a list.
 
     Raises:
@@ -117,7 +117,7 @@ def choose(encoder: object, setting: str = "encoder") -> TorsoSettings | Kind:
     return functools.reduce(lambda rest, first: TorsoSequence(first, rest), reversed(torsos))
 
 
-def _one(given: object, setting: str) -> TorsoSettings | Kind:
+def _one(given: object, setting: str) -> Any:
     if isinstance(given, str) and ":" not in given:
         if given not in KINDS:
             kinds = f"{', '.join(KINDS)}, nor module:Name of your own"
@@ -126,7 +126,7 @@ def _one(given: object, setting: str) -> TorsoSettings | Kind:
     return struct_or_class(setting, given, TorsoClass, "torso", "space, key")
 
 
-def torsos_of(encoder: object) -> list[TorsoSettings | Kind]:
+def torsos_of(encoder: object) -> list[Any]:
     """Return the settings of each torso of a row."""
     encoder = choose(encoder)
     return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, TorsoSequence) else [encoder]

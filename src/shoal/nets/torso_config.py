@@ -204,5 +204,6 @@ def check_torso(torso: TorsoSettings) -> None:
       ShoalError: the first that does not.
     """
     for each in torso_choice.torsos_of(torso):
+        # Those of users need none, and Shoal's own kinds are checked against a space.
         if hasattr(each, "validate"):
             each.validate()

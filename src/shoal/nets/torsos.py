@@ -39,6 +39,7 @@ class UserTorso(nnx.Module):
     """A torso of a user's own, which is shown the entries of its space only."""
 
     def __init__(self, torso: UserModule, space: Space):
+        # It may be a pytree of any class, which NNX would take for static.
         self.torso = nnx.data(torso)
         self.names = tuple(space) if isinstance(space, Dict) else ()
 
@@ -104,6 +105,7 @@ def build(space: Space, encoder: object, config: TorsoConfig | None = None, *, k
             built.append(encoder_of(torso)(space, own_config, key=own_key))
         else:
             built.append(UserTorso(torso.build(space, own_key), space))
+        # These features are the observation of the next one.
         space = Box(-np.inf, np.inf, (built[-1].num_features,))
     return built[0] if len(built) == 1 else TorsoRow(*built)
 

@@ -22,6 +22,7 @@ Array = jax.Array
 
 def expectation(value: Value) -> Array:
     """Return the number that a critic's output stands for, [...]: the mean of a distribution, or the number itself."""
+    # Arrays have a method `mean` too, which would reduce them.
     is_number = hasattr(value, "dtype") or not hasattr(value, "mean")
     return cast(Array, value if is_number else value.mean())
 
@@ -56,6 +57,7 @@ class DiscreteValuedHead(nnx.Module):
                 f"the {atoms.size} values{ends} of a {type(self).__name__} must be two or more finite numbers, each "
                 "larger than the one before."
             )
+        # As numbers: an array would be a parameter, and be trained.
         self.values = tuple(atoms.tolist())
         self.shape = tuple(shape)
         self.num_inputs = math.prod(self.shape) * len(self.values)

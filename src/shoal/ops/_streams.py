@@ -53,6 +53,7 @@ def stream(
     weights = {} if w_tm1 is None else {"w_tm1": w_tm1}
     shape = _checks.same_shape("[T]", r_t=r_t, discount_t=discount_t, last_t=last_t, **values, **weights)
     _checks.broadcastable(shape, lambda_=lambda_)
+    # One that is traced cannot be compared here.
     if isinstance(lambda_, int | float) and not 0 <= lambda_ <= 1:
         raise ValueError(f"lambda_={lambda_} must be between 0 and 1.")
     _checks.boolean(last_t=last_t)

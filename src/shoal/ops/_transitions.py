@@ -35,6 +35,7 @@ def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Arr
     dtype = _checks.common_dtype(r_t, discount_t=discount_t, **floats)
     is_transition = jnp.ones(shape, bool) if w_tm1 is None else jnp.asarray(w_tm1) > 0
     bootstraps = is_transition & (jnp.asarray(discount_t) != 0)
+    # Selected here, once: whatever is computed of these has no NaN of an entry of weight 0.
     return Transition(
         masked(is_transition, jnp.asarray(r_t, dtype)),
         masked(is_transition, discount_t),

@@ -45,6 +45,7 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
     _checks.floating(atoms=atoms, probabilities=probabilities, onto=onto)
     check_axes(batch, "[m] [..., m] [n]", atoms=atoms, probabilities=probabilities, onto=onto)
     lower, upper = onto[..., :-1], onto[..., 1:]
+    # Two equal atoms have no distance to share a mass by; dividing by it would be NaN, in the gradient too.
     is_distinct = upper > lower
     width = jnp.where(is_distinct, upper - lower, 1.0)
 
@@ -57,6 +58,7 @@ def categorical_projection(atoms: Array, probabilities: Array, onto: Array) -> A
         inflow = jnp.pad(moved_up, [*unchanged, (1, 0)], constant_values=1.0)
         return (inflow - jnp.pad(moved_up, [*unchanged, (0, 1)])) * probability
 
+    # A loop over the masses, which the compiler vectorises, as it does not the sum over all pairs of atoms.
     z, probabilities = jnp.broadcast_arrays(jnp.asarray(atoms), probabilities)
     return sum_by_loop(shares, z, probabilities)
 
@@ -103,6 +105,7 @@ def hl_gauss(atoms: Array, logits: Array, target: Array, sigma: Array | float) -
     middles = (atoms[..., 1:] + atoms[..., :-1]) / 2
     first, last = 2 * atoms[..., :1] - middles[..., :1], 2 * atoms[..., -1:] - middles[..., -1:]
     edges = jnp.concatenate([first, middles, last], axis=-1)
+    # Far beyond the ends no mass would lie within the bins, and p would be 0 / 0.
     centre = jnp.clip(target, atoms[..., 0], atoms[..., -1])[..., None]
     below = jax.scipy.special.ndtr((edges - centre) / jnp.asarray(sigma, edges.dtype)[..., None])
     return _cross_entropy(jnp.diff(below) / (below[..., -1:] - below[..., :1]), logits)

@@ -278,6 +278,7 @@ def importance_corrected_td_errors(
     errors = accumulate(s, terms, (v_tm1, v_t, log_rho_tm1))
     if not stop_target_gradients:
         return errors
+    # Adds 0 to the value, and -1 to the gradient in v_tm1.
     prediction = v_tm1 if s.is_transition is None else masked(s.is_transition, v_tm1)
     return jax.lax.stop_gradient(errors) - (prediction - jax.lax.stop_gradient(prediction))
 

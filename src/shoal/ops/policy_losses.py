@@ -91,6 +91,7 @@ def clip_surrogate(log_ratio: Array, advantage: Array, clip_coef: Array | float)
     ratio = jnp.exp(_clip_log_ratio(log_ratio))
     gain = ratio * advantage
     clipped_gain = clip_by_select(ratio, 1.0 - clip_coef, 1.0 + clip_coef) * advantage
+    # A select: the gradient of `jnp.minimum` at a tie, where the ratio is within its bounds, would be half of each.
     return -jnp.where(gain <= clipped_gain, gain, clipped_gain)
 
 

@@ -58,6 +58,7 @@ def double_q_learning(
     """
     q = {"q_tm1": q_tm1, "q_t": q_t, "selector_t": selector_t}
     t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A] [..., A]", **q)
+    # Where nothing bootstraps the choice may be of NaN: the value is 0 whatever it is.
     a_t = jnp.argmax(selector_t, axis=-1)
     value_t = take_entry(masked(t.bootstraps, q_t), a_t)
     return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)

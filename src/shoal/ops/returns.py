@@ -122,6 +122,7 @@ def discounted_returns(
 
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 3.9.
     """
+    # Not `lambda_returns` with λ = 1: 0 times a value within the episode, which may be NaN, is NaN.
     s = stream(r_t, discount_t, last_t, 1.0, w_tm1, v_t=v_t)
 
     def terms(now: StreamStep, v_t: Array) -> tuple[Array, Array]:
@@ -154,6 +155,7 @@ def n_step_returns(
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 7.1.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
+    # More steps than the stream has change nothing, and the scan carries n numbers.
     n = min(n, max(len(v_t), 1))
 
     def step(now: StreamStep, following: Array, v_t: Array) -> tuple[Array, Array]:

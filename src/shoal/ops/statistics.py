@@ -30,6 +30,7 @@ def weighted_mean(x: Array, w: Array, axis_name: AxisName = ()) -> Array:
       ValueError: w does not broadcast to the shape of x.
     """
     w = _weights(w, x)
+    # Selected before it is multiplied: 0 times NaN is NaN.
     x = jnp.where(w > 0, x, 0.0).astype(jnp.float32)
     total, weight = _sum((x * w, w), axis_name)
     return _divide(total, weight)
@@ -190,6 +191,7 @@ def merge_moments(a: RunningMoments, b: RunningMoments) -> RunningMoments:
       ValueError: the two were not made from the same example.
     Source: Chan, Golub and LeVeque 1983, "Algorithms for Computing the Sample Variance".
     """
+    # By dtypes too: a leaf that only one of them follows holds a boolean in the other.
     shapes = [
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), moments.mean) for moments in (a, b)
     ]

@@ -80,6 +80,7 @@ def clipped_value(
     old_value = _constant(value, old_value=old_value)
     clipped_prediction = old_value + clip_by_select(value - old_value, -clip_coef, clip_coef)
     plain_loss, clipped_loss = loss(value, target), loss(clipped_prediction, target)
+    # A select: the gradient of `jnp.maximum` at a tie would be half of each.
     return jnp.where(plain_loss >= clipped_loss, plain_loss, clipped_loss)
 
 

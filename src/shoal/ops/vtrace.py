@@ -72,6 +72,7 @@ def vtrace(
       ValueError: clip_rho is below clip_c.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
+    # Both in one scan, since an advantage needs the target of the step after it.
     terms = _terms(clip_rho, clip_c)
 
     def step(
@@ -154,6 +155,7 @@ def vtrace_advantages(
 
 def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tuple[Array, Array]]:
     """Return the terms of v_{t-1} - V_{t-1} = ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t)."""
+    # Bounds that are traced cannot be compared here.
     if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
         raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
 

@@ -192,6 +192,7 @@ class SetEncoder(Encoder):
         """Make a torso for each set."""
         sets = [part for part in self.parts if _is_set(part)]
         self.set_parts = tuple(part.path for part in sets)
+        # What says which rows count is no feature itself.
         presence = {(*path[:-1], path[-1] + PRESENT_SUFFIX) for path in self.set_parts if path}
         self.parts = tuple(part for part in self.parts if part.path not in presence)
         sizes, heads, style = features_of(config), config.encoder_heads, style_of(config)

@@ -78,6 +78,7 @@ def observation_parts(space: Space, path: Path = (), *, cells: bool = False) -> 
         case MultiDiscrete():
             return (Part(path, space.shape, space.nvec),)
         case Dict() if len(space):
+            # The order in which JAX flattens a dictionary.
             names = sorted(space)
             return tuple(
                 part for name in names for part in observation_parts(space[name], (*path, name), cells=cells)
@@ -95,6 +96,7 @@ def entry(tree: PyTree, path: Path) -> PyTree:
 
 def num_values(space: Box) -> tuple[int, ...] | None:
     """Count the values of each integer of the last axis; None for other numbers, or more values than a cell has."""
+    # A negative integer would have no row in a table of embeddings.
     if not space.shape or not np.issubdtype(space.dtype, np.integer) or np.min(space.low) < 0:
         return None
     highest = np.asarray(space.high).reshape(-1, space.shape[-1]).max(axis=0)

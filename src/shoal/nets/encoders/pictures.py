@@ -80,6 +80,7 @@ class Pictures(Encoder):
                 continue
             torso = self.layers(_channels_last(subspace, config), config, part_key)
             is_image = not isinstance(torso, GridCNN) and np.issubdtype(subspace.dtype, np.integer)
+            # At least 1, so that a space whose only value is 0 is not divided by it.
             greatest = max(float(np.max(subspace.high)), 1.0) if is_image else 1.0
             self.pictured_parts += ((part.path, greatest),)
             pictures.append(torso)
@@ -156,7 +157,7 @@ class Convolutions(Pictures):
             _padding(space, config),
             of=observed,
             prefix="encoder_",
-            hint=f"; what is not given ({', '.join(fitting)}) is its default" if fitting else "",
+            hint=f"; what is not given ({', '.join(fitting)}) is the default for it" if fitting else "",
         )
 
     @property

@@ -58,6 +58,7 @@ class RecurrentTorso(nnx.Module):
         action_size = num_action_features(spec.action_space) if config.previous_action else 0
         has_embedding = action_size and embedding
         self.embedding = nnx.List([MLP(action_size, (), embedding, key=action_key)] if has_embedding else [])
+        # The reward stands behind the features and the action; it is what opens latches.
         reward_index = self.mlp.out_features * (2 if config.previous_observation else 1)
         reward_index += embedding if has_embedding else action_size
         self.core = RecurrentCore(
@@ -131,6 +132,7 @@ class RecurrentTorso(nnx.Module):
 
     def _extra_inputs(self, inputs: NetworkInputs) -> list[Array]:
         """List the core's inputs besides the observation, each [T, N, ...]."""
+        # () stands for an input that the core is not shown.
         parts = []
         if not isinstance(inputs.action, tuple):
             parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
@@ -203,6 +205,7 @@ class RecurrentActor(Headed):
 
     def features(self, memory: Carry, inputs: NetworkInputs, first: Array) -> tuple[Carry, Array]:
         """Return the memory after the last step, and the torso's features at each."""
+        # Both networks are given the same inputs, also where the critic sees more.
         shown = without_entries(inputs.observation, self.critic_only)
         memory, features, _ = self.torso.unroll(memory, inputs._replace(observation=shown, first=first))
         return memory, features
@@ -267,6 +270,7 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
         """
         last_memory = jax.tree.map(lambda x: x[-1], memories)
         last_inputs = jax.tree.map(lambda x: x[-1:], inputs)
+        # The step after the last memory has been acted by nobody: the core runs for it alone.
         _, last_features = self.actor.features(last_memory, last_inputs, last_inputs.first)
         earlier = self.actor.torso.features_of(memories, jax.tree.map(lambda x: x[:-1], inputs.observation))
         return self.critic(jnp.concatenate([earlier, last_features]))

@@ -115,6 +115,7 @@ def policy_step(actor: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[P
     """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
     if not has_memory(inputs):
         return (), actor.policy(inputs.observation, inputs.action_mask)
+    # As T = 1, the one form that a sequence module has.
     inputs = jax.tree.map(lambda x: x[None], inputs)
     memory, output = actor.apply(memory, inputs, inputs.first)
     distribution = output if hasattr(output, "sample") else output[0]
@@ -178,6 +179,8 @@ def apply_in_parts(
         _, outputs, before = module.unroll(memory, inputs, inputs.first)
         chosen = jax.tree.map(lambda x: x[jnp.asarray(steps)], before)
         return outputs, chosen, jax.tree.map(lambda x: x[-1], before)
+    # Without `unroll` a module gives the memory after its last step only. So the steps are cut at those that are asked
+    # for, and neighbouring parts of equal length are one scan, which compiles once.
     last = len(inputs.first) - 1
     bounds = sorted({0, *steps, last, last + 1})
     places = {step: i for i, step in enumerate(bounds)}

@@ -30,6 +30,7 @@ class Restricted(NamedTuple):
 
     def sample_raw(self, key: Array) -> Array:
         """Sample, before a TanhNormal squashes it, [..., n]."""
+        # Of a Normal and a Beta the sample itself is raw.
         sample = getattr(self.distribution, "sample_raw", self.distribution.sample)
         return jnp.where(self.mask, sample(key), 0.0)
 
