@@ -121,6 +121,7 @@ def resume_run(
                 "give a checkpoint from which a new run starts too (from_step)."
             )
         run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
+        # By its path where the content is the file's, so that a message names the file.
         experiment = decide(
             environment,
             config_file=saved if from_step else directory.path,
@@ -315,7 +316,7 @@ def save_run(
         )
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
-    try_to(reporter.metrics.write)
+    try_to(reporter.metrics.write)  # once more the rows that a disk refused while training went on
     reporter.listeners.tell("on_end", summary)
     steps = history.updates * run.steps_per_update
     trained_run = TrainedRun(

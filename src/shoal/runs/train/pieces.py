@@ -168,6 +168,7 @@ def _report_training(population: Run, run: RunConfig, history: History, listener
     history.logged, history.logged_seconds = history.updates, history.seconds.train
     metrics = mean_metrics(population.metrics)
     if "gradient_steps" in metrics:
+        # A mean over the interval; rounding takes back what its division has lost.
         made = np.nan_to_num(np.asarray(metrics["gradient_steps"], np.float64)) * updates
         history.optimiser_steps = metrics[OPTIMISER_STEPS] = history.optimiser_steps + np.round(made)
     numbers = {name: _without(has_ended, x) for name, x in metrics.items()}

@@ -67,7 +67,7 @@ def train(
     experiment = decide(
         **given(environment, algorithm, environment_parameters, config, preset, eval_env),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
-        from_step=str(from_step),
+        from_step=str(from_step),  # a number of steps, or a word
         variants=None if variants is None else [Variant(x, arguments.mapping(x, y)) for x, y in by_label],
         overrides=settings,
     )
