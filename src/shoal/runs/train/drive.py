@@ -259,14 +259,7 @@ def train_run(
         absolute = pieces.compile_absolute(compiled, episodes) if episodes else None
         history.stop(reporter.start(history.updates))
         trained = pieces.train_population(
-            compiled,
-            experiment.run,
-            reporter,
-            history=history,
-            supervisor=supervisor,
-            halving=experiment.halving,
-            members=experiment.members,
-            change=change,
+            compiled, supervisor, history, halving=experiment.halving, change=change
         )
     return trained, absolute
 
