@@ -1,7 +1,7 @@
 """The host's side: the budget, the points, who is told what, and where the time goes."""
 
 import dataclasses
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import jax
 import jax.numpy as jnp
@@ -46,14 +46,8 @@ class Recorder:
 
 def supervisor_of(run, recorder):
     """One that lets a run go on to its end."""
-    return SimpleNamespace(
-        run=run,
-        reporter=recorder,
-        begins=lambda phase: None,
-        next_stop=lambda updates: None,
-        between_pieces=lambda population, history: None,
-        wants_to_stop=lambda: False,
-    )
+    never = {"next_stop.return_value": None, "wants_to_stop.return_value": False}
+    return MagicMock(run=run, reporter=recorder, **never)
 
 
 @envs.environment

@@ -121,10 +121,9 @@ def resume_run(
                 "give a checkpoint from which a new run starts too (from_step)."
             )
         run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
-        # By its path where the content is the file's, so that a message names the file.
         experiment = decide(
             environment,
-            config_file=saved if from_step else directory.path,
+            config_file=saved if from_step else directory.path,  # a path, so that a message names the file
             overrides={**overrides, "run_dir": run_dir},
         )
         experiment.run.validate()
@@ -271,7 +270,7 @@ def save_run(
     supervisor: RunSupervisor,
     call: Caller,
 ) -> TrainedRun:
-    """Save all files of a trained run, the policies first; the last evaluation follows them.
+    """Save all files of a trained run, the policies first; the last evaluation, which may fail, follows them.
 
     Raises:
       SavingError: a part of it cannot be written; the rest is.
@@ -285,7 +284,6 @@ def save_run(
         except ShoalError as error:
             failures.append(str(error))
 
-    # The last evaluation may be interrupted, or fail: what was trained is on the disk before.
     supervisor.begins(signals.Phase.SAVING)
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
