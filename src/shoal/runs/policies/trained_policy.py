@@ -314,6 +314,8 @@ def as_batch(name: str, value: object, dtype: type, size: int, agents: tuple[int
       ShoalError: another number of values is given, or one is not finite.
     """
     try:
+        if isinstance(value, str):  # which NumPy would read as a number, or as True
+            raise TypeError
         array: np.ndarray = np.broadcast_to(np.asarray(value, dtype), (size, *agents))
     except (ValueError, TypeError):
         shape = " x ".join(map(str, (size, *agents)))
