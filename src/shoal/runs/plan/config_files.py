@@ -84,6 +84,7 @@ def _read_toml(path: Path, what: str) -> dict[str, Any]:
         saved = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # of the text's encoding, too
         raise ShoalError(f"{what} is not TOML: {error}.") from None
+    # A table with an algorithm's name is that of a preset: flat settings, the run's among them.
     for name in [name for name in catalogue.algorithms() if isinstance(saved.get(name), dict)]:
         saved = {"environment": "", "run": {}, "algorithm": {"name": name, **saved.pop(name)}} | saved
     return saved

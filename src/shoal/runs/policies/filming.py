@@ -140,7 +140,7 @@ def _follow(path: Path, every: int, ended: threading.Event) -> None:
         is_last = ended.is_set()
         if is_last:
             watcher.join()
-            keeper.keep()
+            keeper.keep()  # the last checkpoint may be newer than the watcher's last look
         try:
             _film(path, keeper, keeper.due.get(timeout=0.0 if is_last else POLL_SECONDS))
         except queue.Empty:

@@ -291,6 +291,7 @@ def _needs_text(size: int, what: str, available: int) -> str:
 
 def _greatest(works: Callable[[int], bool], below: int) -> int:
     """Return the greatest number below a bound that works, where all smaller ones do; 0 if 1 does not."""
+    # In the order of the range those that work come first, so that their count is the greatest of them.
     return bisect.bisect_left(range(1, below), True, key=lambda value: not works(value))
 
 

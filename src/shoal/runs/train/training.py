@@ -136,7 +136,7 @@ def resume(
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
         run = run.path
-    if environment is not None:
+    if environment is not None:  # a name too, to which `decide` would give the run's own parameters
         environment = environment_of(environment, {})
     functions = {"score": score, "eval_metrics": eval_metrics}
     return resume_run(
