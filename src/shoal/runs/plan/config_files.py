@@ -56,6 +56,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         if not isinstance(saved.get(name, {}), dict):
             kinds = "neither a name nor an object" if name in NAMED else "not an object"
             raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is {kinds}.")
+    if not isinstance(parameters := saved["environment"]["parameters"], dict):
+        raise ShoalError(f"{what} has parameters={parameters!r:.100}, which is not an object.")
     # An entry of another name would otherwise count as left out, and the run be another one.
     for entries, known in ((saved, PARTS | FURTHER_PARTS), (saved["environment"], OF_ENVIRONMENT)):
         for name in entries:
