@@ -255,7 +255,8 @@ def test_a_run_that_fails_before_its_first_update_leaves_nothing(tmp_path, monke
     """One that fails later leaves its config and its metrics."""
     monkeypatch.chdir(tmp_path)
 
-    def train_population(compiled_run, run, reporter, **_):
+    def train_population(compiled_run, supervisor, history, **_):
+        run, reporter = supervisor.run, supervisor.reporter
         numbers = {name: np.zeros(run.seeds) for name in ("return_mean", "episode_return")}
         reporter.on_evaluation(0, numbers)
         if updates:

@@ -365,10 +365,8 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     for word in (name, name.upper(), f"+algo.{name}"):
         sentence = f"CartPole-v1 has no parameter {word!r}, and settings are flags; "
         assert refused(f"{word}=0.5") == sentence + told(as_flags + value * bool(parts))
-    assert (
-        error(with_values, RunConfig(), config, {name: 0.5})
-        == f"there is no setting {name!r}; {told(as_keywords)}"
-    )
+    found = error(with_values, RunConfig(), config, {name: 0.5})
+    assert found == f"there is no setting {name!r}; {told(as_keywords)}"
 
 
 def test_a_flag_of_another_trainer_gets_what_switches_it_off(command, capsys):

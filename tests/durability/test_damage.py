@@ -104,7 +104,7 @@ def only_choosing(shapes):
 
     def compile_run(*_, check=lambda shapes: None, restore=None, **__):
         check(shapes)
-        raise ChosenError(check.args[0].steps if restore is not None else None)
+        raise ChosenError(restore.__self__.steps if restore is not None else None)  # of its `Restoration`
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_trainer, "compile_run", compile_run)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import shutil
 from types import SimpleNamespace
@@ -307,12 +306,10 @@ def test_a_schedule_gives_every_leaf_a_buffer_of_its_own():
     population, programs = populate(Halves(), BanditConfig(), seeds=(3, 4))
     schedule = [ScheduleStep(0, {"rate": 0.5}), ScheduleStep(4, {"rate": 0.25})]
     reporter = SimpleNamespace(members=members_of((3, 4)), on_exchange=lambda updates, rows: None)
-    change = functools.partial(
-        pbt_run.follow_schedule, schedule, {"rate": ("step_size", "baseline_rate")}, reporter
-    )
+    leaves = {"rate": ("step_size", "baseline_rate")}
     for updates, expected in ((0, 0.5), (3, 0.5), (4, 0.25)):
         history = History(updates=updates)
-        population = change(population, history)
+        population = pbt_run.follow_schedule(schedule, leaves, reporter, population, history)
         assert population.config.step_size.tolist() == [expected] * 2
         assert population.config.baseline_rate.tolist() == [expected] * 2
         assert history.exchanges == [Exchange(updates, [0, 1], {"rate": [expected] * 2})]

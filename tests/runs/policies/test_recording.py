@@ -72,10 +72,8 @@ def policy_for(world):
     return TrainedPolicy(CONFIG, algorithm.policy(algorithm.init(jax.random.key(7), 1), Clock.zero()), world)
 
 
-def draw(world, path, **options):
-    told = {"tell": options.pop("tell")} if "tell" in options else {}
-    settings = SETTINGS._replace(**options)
-    return recording.draw_episodes(policy_for(world), world, path, settings, **told)
+def draw(world, path, tell=lambda text: None, **options):
+    return recording.draw_episodes(policy_for(world), world, path, SETTINGS._replace(**options), tell)
 
 
 @pytest.fixture(scope="module")

@@ -281,7 +281,6 @@ def test_a_mask_is_obeyed(shop):
             "action_mask has shape (3,); for Discrete(n=3) it must be of shape (5, 3), one entry an action and "
             "one row an observation.",
         ),
-        ([[1, 0, 1], [1]], (2,), "action_mask=[[1, 0, 1], [1]] is not an array of numbers."),
     ],
 )
 def test_a_mask_of_another_shape_is_one_sentence(shop, mask, batch, sentence):

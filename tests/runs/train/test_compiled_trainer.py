@@ -1,7 +1,7 @@
 """The host's side: the budget, the points, who is told what, and where the time goes."""
 
 import dataclasses
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +28,6 @@ RUN = RunConfig(
     seeds=2, seed=5, num_envs=4, num_steps=8, total_steps=7 * 32, num_evals=2, log_every=64, eval_episodes=8
 )
 
-# Lets a run go on to its end.
-SUPERVISOR = SimpleNamespace(
-    begins=lambda phase: None,
-    next_stop=lambda updates: None,
-    between_pieces=lambda population, history: None,
-    wants_to_stop=lambda: False,
-)
-
 
 class Recorder:
     """A listener that writes everything down."""
@@ -50,6 +42,12 @@ class Recorder:
 
     def on_evaluation(self, updates, metrics):
         self.calls.append(("evaluated", updates, metrics))
+
+
+def supervisor_of(run, recorder):
+    """One that lets a run go on to its end."""
+    never = {"next_stop.return_value": None, "wants_to_stop.return_value": False}
+    return MagicMock(run=run, reporter=recorder, **never)
 
 
 @envs.environment
@@ -71,6 +69,7 @@ class WithEmptyState(envs.Wrapper):
 def train_population(env, run=RUN, initialise=lambda population: population, groups=1):
     layout = populations.lay_out(jax.devices()[:groups], run.seeds, groups)
     recorder = Recorder()
+    supervisor = supervisor_of(run, recorder)
     compiled_run = compiled_trainer.compile_run(
         compiled_trainer.member_keys(members_of(range(run.seed, run.seed + run.seeds))),
         compiled_trainer.stack_members(env, run.seeds),
@@ -81,8 +80,8 @@ def train_population(env, run=RUN, initialise=lambda population: population, gro
         initialise=initialise,
     )
     absolute = pieces.compile_absolute(compiled_run, 10 * run.eval_episodes)
-    result = pieces.train_population(compiled_run, run, recorder, History(), SUPERVISOR)
-    return pieces.with_absolute_metric(result, absolute, SUPERVISOR), recorder.calls
+    result = pieces.train_population(compiled_run, supervisor, History())
+    return pieces.with_absolute_metric(result, absolute, supervisor), recorder.calls
 
 
 @pytest.mark.quick("three")
@@ -162,7 +161,7 @@ def test_a_member_that_trains_no_further_has_no_metrics(done):
     history = History(updates=7, logged=6, seconds=Seconds(0.0, 1.0, 0.0))
     for fault in (STOPPED, 7):
         faulty = dataclasses.replace(population, fault=jnp.array([NOWHERE, fault]))
-        pieces._report_training(faulty, RUN, dataclasses.replace(history), recorder)
+        pieces._report_training(faulty, dataclasses.replace(history), supervisor_of(RUN, recorder))
         _, _, metrics = recorder.calls[-1]
         for name, x in pieces.mean_metrics(population.metrics).items():
             np.testing.assert_array_equal(metrics[name], [x[0], np.nan])

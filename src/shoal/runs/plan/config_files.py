@@ -56,6 +56,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         if not isinstance(saved.get(name, {}), dict):
             kinds = "neither a name nor an object" if name in NAMED else "not an object"
             raise ShoalError(f"{what} has {name}={saved[name]!r:.100}, which is {kinds}.")
+    if not isinstance(parameters := saved["environment"]["parameters"], dict):
+        raise ShoalError(f"{what} has parameters={parameters!r:.100}, which is not an object.")
     # An entry of another name would otherwise count as left out, and the run be another one.
     for entries, known in ((saved, PARTS | FURTHER_PARTS), (saved["environment"], OF_ENVIRONMENT)):
         for name in entries:
@@ -84,6 +86,7 @@ def _read_toml(path: Path, what: str) -> dict[str, Any]:
         saved = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # of the text's encoding, too
         raise ShoalError(f"{what} is not TOML: {error}.") from None
+    # A table with an algorithm's name is that of a preset: flat settings, the run's among them.
     for name in [name for name in catalogue.algorithms() if isinstance(saved.get(name), dict)]:
         saved = {"environment": "", "run": {}, "algorithm": {"name": name, **saved.pop(name)}} | saved
     return saved

@@ -117,6 +117,7 @@ def _with_effects(experiment: Experiment, given: Set[str]) -> Experiment:
         "num_agents": environment.num_agents,
     }
     values |= settings.flat(run) | settings.flat(config)
+    # What a network of the caller's own declares; settings of memory need it.
     values["has_memory"] = bool(getattr(getattr(config, "network", None), "has_memory", False))
     # Only what was given must have an effect: defaults are those of every algorithm and network.
     varied = variants[0].of_algorithm() if variants else evolution.names

@@ -118,6 +118,7 @@ class Experiment:
         """The number of members; of a number of seeds that no memory can hold, the table is not made."""
         return self.run.seeds * max(len(self.variants), 1)
 
+    # Kept, since each makes its environment again, and its config.
     @functools.cached_property
     def solo(self) -> tuple["Experiment", ...]:
         """The experiment of each variant, as one that trains its members alone.

@@ -154,7 +154,8 @@ def _step_in_chunks(
         stop = min(start + starts.step, num_steps)
         # Arrays, so that every chunk runs the same program.
         states, chunk_ended, recorded = step(states, key, jnp.int32(start), jnp.int32(stop))
-        # Waits for the chunk; the sums of the devices, and of several agents after the others.
+        # Waits for the chunk; the sums of the devices, and of several agents after the others. In float64, since only
+        # those of a chunk are exact in float32.
         sums = [np.sum(np.asarray(x, np.float64), axis=0) for x in jax.tree.leaves(chunk_ended)]
         ended = ended + np.hstack(sums)
         if record is not None:

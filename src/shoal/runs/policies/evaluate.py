@@ -159,7 +159,7 @@ class RunEvaluation:
         run, environment = experiment.run, experiment.environment
         greedy = run.eval_mode != "sampled" if self.greedy is None else self.greedy
         consecutive = run.eval_consecutive if self.consecutive is None else self.consecutive
-        _check_episode_settings(self.episodes, 1, self.seed, greedy)
+        _check_episode_settings(self.episodes, 1, self.seed, greedy)  # `max_steps` is no setting of these
         files = {"plot": self.plot, "render": self.render, "episodes_file": self.episodes_file}
         paths: dict[str, Any] = {name: x if x == "" else arguments.path(name, x) for name, x in files.items()}
         asked = dataclasses.replace(
@@ -269,6 +269,7 @@ class _Evaluated(NamedTuple):
         metrics = self.metrics(
             self.policies, consecutive=asked.consecutive, max_steps=max_steps, per_episode=per_episode
         )
+        # They are for the file alone, since the other results are printed and written as JSON.
         if per_episode:
             self.write_episodes([x.pop("episodes") for x in metrics.values()])
         # Where each has failed its policy was asked for by name, or is of a checkpoint.

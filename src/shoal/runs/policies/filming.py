@@ -113,7 +113,7 @@ def _film_all(path: Path, every: int, ended: threading.Event, tell: Callable[...
         is_last = ended.is_set()
         if is_last:
             watcher.join()
-            keeper.keep()
+            keeper.keep()  # the last checkpoint may be newer than the watcher's last look
         try:
             tell(note=_film(path, keeper, keeper.due.get(timeout=0.0 if is_last else POLL_SECONDS)))
         except queue.Empty:

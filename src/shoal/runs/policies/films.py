@@ -136,7 +136,7 @@ def _write_mp4(path: Path, temporary: str, frames: Iterable[FilmFrame], frames_p
     """Write an MP4 through ffmpeg, with its default codec; sides are padded to even numbers."""
     count, last_repeats = 0, round(LAST_FRAME_SECONDS * frames_per_second)
     frames = iter(frames)
-    first = next(frames)
+    first = next(frames)  # ffmpeg is told the size of all images before it receives one
     height, width, _ = add_caption(first).shape
     options = (
         f"-loglevel error -y -f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {frames_per_second:g} "

@@ -63,7 +63,7 @@ def load(
     run, label = resolve_run(arguments.path("run", run), label)
     directory = RunDirectory.open(run)
     which, seed = check_which(which), None if seed is None else arguments.seed("seed", seed)
-    if environment is not None:
+    if environment is not None:  # a name too, to which `decide` would give the run's own parameters
         environment = environment_of(environment, {})
     experiment = decide(environment, config_file=directory.path, overrides={})
     stored = read_policies(directory, which, checkpoint, experiment)
@@ -151,6 +151,7 @@ def chosen_member(stored: StoredPolicies, seed: int | None, label: str | None) -
       ShoalError: there is none, or no score is finite.
     """
     places = members.chosen(stored.members, seed, label)
+    # A member that failed is loaded where its seed is asked for, and is never the best one.
     if len(places) == 1 and (seed is not None or places[0] not in stored.failed):
         return places[0]
     if stored.checkpoint is None:

@@ -61,6 +61,7 @@ def write_states(
     folder.mkdir()
     try:
         written = [_write_state(folder, number, geometry(environment, x)) for number, x in enumerate(states)]
+        # pyevtk writes in place, and a collection at its path must be whole.
         draft = folder / "collection"
         collection = VtkGroup(str(draft))
         collection.root = str(folder.parent)  # names in a collection are relative to it

@@ -174,7 +174,7 @@ def _frames(
     past: list[State] = []
     for index, step, of_host in _steps(episodes, "drawing picture", tell):
         state, returned = jax.tree.map(jnp.asarray, of_host), episodes[index].returned
-        past = past if step else []
+        past = past if step else []  # a trail is that of one episode
         picture = render(environment, state, past)
         if draws_past(environment):
             past.append(state)

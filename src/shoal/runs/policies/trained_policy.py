@@ -272,6 +272,7 @@ def as_arrays(observation: PyTree, space: Space, name: str = "observation") -> P
         is_wrong = np.isnan(array) | (np.isinf(array) & is_bounded)
         expected = "a policy needs numbers that are finite, or infinite where its space is"
     else:
+        # What the cast has changed is no value of the space.
         is_wrong = array != observation if array.dtype != observation.dtype else np.zeros(array.shape, bool)
         expected = f"it must be a value of {space.dtype.name}"
     if not isinstance(space, Box):
@@ -313,6 +314,8 @@ def as_batch(name: str, value: object, dtype: type, size: int, agents: tuple[int
       ShoalError: another number of values is given, or one is not finite.
     """
     try:
+        if isinstance(value, str):  # which NumPy would read as a number, or as True
+            raise TypeError
         array: np.ndarray = np.broadcast_to(np.asarray(value, dtype), (size, *agents))
     except (ValueError, TypeError):
         shape = " x ".join(map(str, (size, *agents)))

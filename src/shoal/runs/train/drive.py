@@ -124,7 +124,7 @@ def resume_run(
         run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
         experiment = decide(
             environment,
-            config_file=saved if from_step else directory.path,
+            config_file=saved if from_step else directory.path,  # a path, so that a message names the file
             overrides={**overrides, "run_dir": run_dir},
         )
         experiment.run.validate()
@@ -259,14 +259,7 @@ def train_run(
         absolute = pieces.compile_absolute(compiled, episodes) if episodes else None
         history.stop(reporter.start(history.updates))
         trained = pieces.train_population(
-            compiled,
-            experiment.run,
-            reporter,
-            history=history,
-            supervisor=supervisor,
-            halving=experiment.halving,
-            members=experiment.members,
-            change=change,
+            compiled, supervisor, history, halving=experiment.halving, change=change
         )
     return trained, absolute
 
@@ -278,7 +271,7 @@ def save_run(
     supervisor: RunSupervisor,
     call: Caller,
 ) -> TrainedRun:
-    """Save all files of a trained run, the policies first; the last evaluation follows them.
+    """Save all files of a trained run, the policies first; the last evaluation, which may fail, follows them.
 
     Raises:
       SavingError: a part of it cannot be written; the rest is.
@@ -292,7 +285,6 @@ def save_run(
         except ShoalError as error:
             failures.append(str(error))
 
-    # The last evaluation may be interrupted, or fail: what was trained is on the disk before.
     supervisor.begins(signals.Phase.SAVING)
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
@@ -316,7 +308,7 @@ def save_run(
         )
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
-    try_to(reporter.metrics.write)
+    try_to(reporter.metrics.write)  # once more the rows that a disk refused while training went on
     reporter.listeners.tell("on_end", summary)
     steps = history.updates * run.steps_per_update
     trained_run = TrainedRun(

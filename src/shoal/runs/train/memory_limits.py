@@ -108,11 +108,11 @@ def check_run(
         )
     name = max(values, key=lambda name: _largest(values[name]))
 
-    def fits_with_width(width: int) -> bool:
-        return peak(member(_narrowed(config, name, width))) <= available
+    def fits(power: int) -> bool:
+        return peak(member(_narrowed(config, name, 2 ** (power - 1)))) <= available
 
     # Powers of two alone, since each trial is a trace.
-    powers = _greatest(lambda k: fits_with_width(2 ** (k - 1)), _largest(values[name]).bit_length() + 1)
+    powers = _greatest(fits, _largest(values[name]).bit_length() + 1)
     hint = f"; {name}={_clip(values[name], 2 ** (powers - 1))} could fit" if powers else ""
     raise ShoalError(
         f"{name}={values[name]} {_needs_text(units.learner, 'parameters and optimiser', available)}{hint}."
@@ -291,6 +291,7 @@ def _needs_text(size: int, what: str, available: int) -> str:
 
 def _greatest(works: Callable[[int], bool], below: int) -> int:
     """Return the greatest number below a bound that works, where all smaller ones do; 0 if 1 does not."""
+    # In the order of the range those that work come first, so that their count is the greatest of them.
     return bisect.bisect_left(range(1, below), True, key=lambda value: not works(value))
 
 

@@ -177,6 +177,7 @@ def follow_schedule(
             found[leaf] = jax.device_put(new, x.sharding, may_alias=False)
     config = struct.with_named_leaves(population.config, found)
     members = reporter.members
+    # Nobody copies another member: each is its own parent.
     rows = [{"parent": member.seed, "settings": dict(step.settings)} for member in members]
     _report(reporter, history, rows, list(range(len(members))))
     return dataclasses.replace(population, config=config)
@@ -197,6 +198,7 @@ def ranked_members(population: Run) -> list[int]:
     """
     scores, failed = np.asarray(population.best.score), failed_members(population.fault)
     is_failed = np.isin(np.arange(len(scores)), failed)
+    # The last key counts first.
     return np.lexsort((np.where(np.isfinite(scores) & ~is_failed, -scores, np.inf), is_failed)).tolist()
 
 

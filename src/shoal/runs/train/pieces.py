@@ -18,10 +18,8 @@ from shoal.engine.population import member_layout as populations
 from shoal.engine.population.compaction import Dealer, stop_others
 from shoal.engine.run import Run, evaluation_environment_of
 from shoal.envs.base import can_explain_faults
-from shoal.monitor.run_report import Reporter
 from shoal.records.halving import Halving
 from shoal.records.history import OPTIMISER_STEPS, History, Numbers
-from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, Costs, EvaluationPrograms, compile_evaluation
@@ -58,29 +56,25 @@ class TrainedPopulation(NamedTuple):
 
 def train_population(
     compiled_run: CompiledRun,
-    run: RunConfig,
-    listener: Reporter,
-    history: History,
     supervisor: RunSupervisor,
+    history: History,
     *,
     halving: Halving | None = None,
-    members: Members = (),
     change: Callable[[Run, History], Run] | None = None,
 ) -> TrainedPopulation:
-    """Train a population until its budget is spent, or the listener has a reason to stop.
+    """Train a population until its budget is spent, or a listener has a reason to stop.
 
     Where it stops, it ends as at the end of the budget: with a log point, an evaluation and a checkpoint.
 
     Args:
       compiled_run: the population and its programs; its buffers are donated.
-      run: seeds, budget and points of evaluation.
-      listener: receives each log point and evaluation.
+      supervisor: of the run; acts between two pieces of training, and its reporter receives each log point and
+        evaluation.
       history: of the run so far, to which is added.
-      supervisor: acts between two pieces of training.
       halving: when members stop early; None for never.
-      members: of the population, where some stop early.
       change: returns the population to continue with, after each evaluation but the last; at the start in any case.
     """
+    run = supervisor.run
     history.spend(compile=compiled_run.seconds)
     rungs = halving.rungs(run.steps_per_update, run.total_steps) if halving else []
     evaluation_points, log_points = {*run.evaluation_points(), *rungs}, sorted({*run.log_points(), *rungs})
@@ -92,14 +86,13 @@ def train_population(
 
     while True:
         if (history.updates in log_points or is_last()) and history.logged < history.updates:
-            _report_training(population, run, history, listener)
+            _report_training(population, history, supervisor)
         is_point = history.updates in evaluation_points or (is_last() and run.is_evaluated)
         if is_point and history.evaluated < history.updates:
-            population, is_whole = _evaluate(
-                compiled_run, population, run, history, evaluating, listener, supervisor
-            )
+            population, is_whole = _evaluate(compiled_run, population, history, evaluating, supervisor)
             if is_whole:
                 if halving and history.updates in rungs and not is_last():
+                    members = supervisor.members
                     population = stop_others(population, run, history.evaluations, members, halving)
                 if change is not None and (not is_last() or history.updates == 0):
                     population = change(population, history)
@@ -118,21 +111,15 @@ def train_population(
 
 
 def _evaluate(
-    compiled_run: CompiledRun,
-    population: Run,
-    run: RunConfig,
-    history: History,
-    pacer: Pacer,
-    listener: Reporter,
-    supervisor: RunSupervisor,
+    compiled_run: CompiledRun, population: Run, history: History, pacer: Pacer, supervisor: RunSupervisor
 ) -> tuple[Run, bool]:
-    """Evaluate, and tell the listener; return the population, and False if a signal ended the evaluation early."""
+    """Evaluate, and tell the reporter; return the population, and False if a signal ended the evaluation early."""
     seconds = history.seconds.evaluate
     population, metrics = _evaluate_in_pieces(compiled_run.evaluation, population, history, pacer, supervisor)
     if metrics is not None:
         history.evaluations.append((history.updates, metrics))
-        speed = _evaluation_speed(metrics, run, history, history.seconds.evaluate - seconds)
-        history.stop(listener.on_evaluation(history.updates, {**metrics, **speed}))
+        speed = _evaluation_speed(metrics, supervisor.run, history, history.seconds.evaluate - seconds)
+        history.stop(supervisor.reporter.on_evaluation(history.updates, {**metrics, **speed}))
     return population, metrics is not None
 
 
@@ -159,19 +146,21 @@ def _train_piece(
     return population
 
 
-def _report_training(population: Run, run: RunConfig, history: History, listener: Reporter) -> None:
-    """Give the listener the metrics since the last log point; NaN of members that train no further."""
+def _report_training(population: Run, history: History, supervisor: RunSupervisor) -> None:
+    """Give the reporter the metrics since the last log point; NaN of members that train no further."""
     has_ended = np.asarray(population.fault) != NOWHERE
     updates = history.updates - history.logged
-    steps = updates * run.steps_per_update * int(np.sum(~has_ended))
+    steps = updates * supervisor.run.steps_per_update * int(np.sum(~has_ended))
     seconds = history.seconds.train - history.logged_seconds
     history.logged, history.logged_seconds = history.updates, history.seconds.train
     metrics = mean_metrics(population.metrics)
     if "gradient_steps" in metrics:
+        # A mean over the interval; rounding takes back what its division has lost.
         made = np.nan_to_num(np.asarray(metrics["gradient_steps"], np.float64)) * updates
         history.optimiser_steps = metrics[OPTIMISER_STEPS] = history.optimiser_steps + np.round(made)
     numbers = {name: _without(has_ended, x) for name, x in metrics.items()}
-    history.stop(listener.on_training(history.updates, numbers, history.seconds.train, steps / seconds))
+    reporter = supervisor.reporter
+    history.stop(reporter.on_training(history.updates, numbers, history.seconds.train, steps / seconds))
 
 
 def _evaluation_speed(metrics: Numbers, run: RunConfig, history: History, seconds: float) -> Numbers:

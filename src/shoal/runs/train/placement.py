@@ -51,6 +51,7 @@ def place(experiment: Experiment) -> tuple[list[jax.Device], Experiment]:
     if env_groups == 0:
         env_groups = machine.default_groups(len(devices), experiment.num_members, run.num_envs, run.num_steps)
     run = dataclasses.replace(run, devices=len(devices), env_groups=env_groups)
+    # Both are kept: in `config.json` a setting that follows another one stays None.
     config = resolve(experiment.config)
     return devices, dataclasses.replace(
         experiment, run=run, config=config, unresolved_config=experiment.config

@@ -31,6 +31,7 @@ from shoal.xla.jax_settings import require_usable
 
 # The settings of a run that have an effect where nothing is written.
 SETTINGS = settings.names_where(RunConfig(), lambda setting: setting.field.use.in_pure)
+# What a function of one key trains, in a program that its caller may map, and place on devices.
 ALONE = {"seeds": 1, "devices": 1, "env_groups": 1}
 
 

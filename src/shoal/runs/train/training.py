@@ -70,7 +70,7 @@ def train(
     experiment = decide(
         **given(environment, algorithm, environment_parameters, config, preset, eval_env),
         started_from=str(arguments.path("start_from", start_from)) if start_from != "" else "",
-        from_step=str(from_step),
+        from_step=str(from_step),  # a number of steps, or a word
         variants=None if variants is None else [Variant(x, arguments.mapping(x, y)) for x, y in by_label],
         overrides=settings,
     )
@@ -139,7 +139,7 @@ def resume(
     if isinstance(run, TrainedRun):
         environment = run.environment if environment is None else environment
         run = run.path
-    if environment is not None:
+    if environment is not None:  # a name too, to which `decide` would give the run's own parameters
         environment = environment_of(environment, {})
     functions = {"score": score, "eval_metrics": eval_metrics}
     return resume_run(
