@@ -172,12 +172,10 @@ def _to_array(name: str, value: list | tuple, declared: object, default: object)
 def _allowed_dtypes(declared: object) -> tuple[str, ...]:
     """Return the dtypes that jaxtyping's `Float[Array, "n"]` and similar types allow, common ones first."""
     allowed = getattr(declared, "dtypes", ())
+    if not isinstance(allowed, tuple | list):  # of a type that allows every dtype
+        return ()
     common = [name for name in ("float32", "int32", "bool", "uint8", "uint32") if name in allowed]
-    return (
-        (*common, *(name for name in allowed if name not in common))
-        if isinstance(allowed, tuple | list)
-        else ()
-    )
+    return tuple(dict.fromkeys([*common, *allowed]))
 
 
 def _is_array_type(declared: object) -> bool:

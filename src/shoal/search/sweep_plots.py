@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ MOST_PAIRED = 4  # settings of which all pairs are shown
 MOST_GROUPS = 6  # for the medians over a range
 MOST_CELLS_WITH_NUMBERS = 64
 CHANCE = 0.05
+SMALL = MappingProxyType({"va": "center", "fontsize": 8})  # numbers within a picture
+ON_LINES = MappingProxyType({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
 NO_SHARE = "cannot be estimated: too few settings, or equal scores"
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 ABSENT = -0.12  # the place below an axis of a setting that is not part of a point
@@ -183,15 +186,8 @@ def _draw_heat_map(axes: Any, ranked: Sequence[Ranked], space: Space, x: str, y:
     for i, j in np.ndindex(cells.shape) if cells.size <= MOST_CELLS_WITH_NUMBERS else ():
         if np.isfinite(cells[i, j]):
             ink = "white" if norm(cells[i, j]) < 0.6 else "black"
-            axes.text(
-                j * step_x,
-                i * step_y,
-                format_number(float(cells[i, j])),
-                ha="center",
-                va="center",
-                color=ink,
-                fontsize=8,
-            )
+            text = format_number(float(cells[i, j]))
+            axes.text(j * step_x, i * step_y, text, ha="center", color=ink, **SMALL)
     axes.spines[:].set_visible(False)
 
 
@@ -223,18 +219,9 @@ def _draw_parallel_axes(axes: Any, space: Space, names: Sequence[str], has_absen
         axes.axvline(index, color=TEXT, linewidth=0.9)
         for place, text in ticks_of(space, name):
             axes.plot([index - 0.025, index], [place, place], color=TEXT, linewidth=0.9)
-            axes.text(
-                index - 0.045,
-                place,
-                text,
-                ha="right",
-                va="center",
-                fontsize=8,
-                color=TEXT,
-                bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6},
-            )
+            axes.text(index - 0.045, place, text, ha="right", color=TEXT, bbox=ON_LINES, **SMALL)
         if has_absent and name in space.where:
-            axes.text(index - 0.045, ABSENT, "absent", ha="right", va="center", fontsize=8, color=GREY)
+            axes.text(index - 0.045, ABSENT, "absent", ha="right", color=GREY, **SMALL)
     axes.set_xticks(range(len(names) + 1), [*names, "score"], color=TEXT)
     axes.tick_params(axis="x", length=0, pad=8)
     axes.xaxis.set_ticks_position("top")
@@ -256,7 +243,7 @@ def _draw_score_axis(axes: Any, place: int, norm: Any, label: str) -> None:
     inner = [x for x in MaxNLocator(5).tick_values(norm.vmin, norm.vmax) if 0.06 < norm(x) <= 1]
     for value in [*lowest, *inner]:
         text = f"≤ {format_number(value)}" if value == norm.vmin else format_number(value)
-        axes.text(place + 0.1, float(norm(value)), text, va="center", fontsize=8, color=TEXT)
+        axes.text(place + 0.1, float(norm(value)), text, color=TEXT, **SMALL)
     axes.text(place + 0.48, 0.5, label, rotation=90, ha="center", va="center", fontsize=9, color=TEXT)
 
 
