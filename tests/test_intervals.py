@@ -162,7 +162,9 @@ def test_saved(name):
 PICTURES = {
     "learning curve": lambda path, count, _: plots.plot_learning_curve(path, STEPS, curves(count), "x"),
     "episodes of trials": lambda path, count, _: plots.plot_by_episode(path, {"a": curves(count)}, "x"),
-    "settings of a sweep": lambda path, count, _: sweep_plots.plot_settings(path, ranked(count), SPACE, "x"),
+    "settings of a sweep": lambda path, count, _: sweep_plots.plot_settings(
+        path, sweep_plots.ScoredSettings(ranked(count), SPACE, "x")
+    ),
     "curves of a sweep": lambda path, count, _: sweep_plots.plot_best_and_worst(
         path, {"a": (STEPS, curves(count))}, {"b": (STEPS, curves(count))}, "x"
     ),

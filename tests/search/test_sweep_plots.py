@@ -50,7 +50,7 @@ def line(axes, label):
 
 def test_scores_over_each_setting(shown):
     ranked = ranked_points(SPACE, samples=6)
-    sweep_plots.plot_settings("a.png", ranked, SPACE, "title")
+    sweep_plots.plot_settings("a.png", sweep_plots.ScoredSettings(ranked, SPACE, "title"))
     panels = [axes for axes in shown[0].axes if axes.get_visible()]
     assert [axes.get_xlabel() for axes in panels] == list(SPACE.names)
     rate = panels[2]
@@ -74,18 +74,20 @@ def test_scores_over_each_setting(shown):
 def test_settings_without_a_score_are_left_out(shown):
     failed = [MemberResult("9", {"gamma": 0.9, "ent_coef": 0.0}, 0, {"at_rung": 5.0}, 10)]
     members = [MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {"absolute": 1.0}, 100, rung=1)]
-    sweep_plots.plot_settings("a.png", rank([*members, *failed]), GRID, "title")
+    sweep_plots.plot_settings("a.png", sweep_plots.ScoredSettings(rank([*members, *failed]), GRID, "title"))
     assert len(line(shown[0].axes[0], "one setting").get_xdata()) == 1  # of one seed, without an interval
     nothing = rank([MemberResult("0", {"gamma": 0.99, "ent_coef": 0.1}, 0, {}, 100, failure="not finite")])
-    sweep_plots.plot_settings("a.png", nothing, GRID, "title")
-    sweep_plots.plot_pairs("a.png", nothing, GRID, "title")
-    sweep_plots.plot_parallel("a.png", nothing, GRID, "title")
+    sweep_plots.plot_settings("a.png", sweep_plots.ScoredSettings(nothing, GRID, "title"))
+    sweep_plots.plot_pairs("a.png", sweep_plots.ScoredSettings(nothing, GRID, "title"))
+    sweep_plots.plot_parallel("a.png", sweep_plots.ScoredSettings(nothing, GRID, "title"))
 
 
 def test_settings_of_a_list_are_drawn_at_their_values(shown):
     """One setting of a value is at its tick; several are around it, at different places."""
     space = from_tables({"grid": {"learning_rate": [0.0001, 0.001, 0.01]}})
-    sweep_plots.plot_settings("a.png", ranked_points(space, seeds=1), space, "title")
+    sweep_plots.plot_settings(
+        "a.png", sweep_plots.ScoredSettings(ranked_points(space, seeds=1), space, "title")
+    )
     (axes,) = shown[0].axes
     (points,) = (x.get_xdata() for x in axes.lines if x.get_label() == "one setting")
     np.testing.assert_array_equal(np.sort(points), axes.get_xticks())
@@ -204,19 +206,19 @@ def test_the_pictures_of_importance_and_of_curves_have_the_numbers_of_the_files(
 
 def test_a_heat_map_has_the_median_of_each_cell(shown):
     ranked = ranked_points(GRID)
-    sweep_plots.plot_pairs("a.png", ranked, GRID, "title")
+    sweep_plots.plot_pairs("a.png", sweep_plots.ScoredSettings(ranked, GRID, "title"))
     (image,) = shown[0].axes[0].images
     scores = {(r.settings["ent_coef"], r.settings["gamma"]): r.score for r in ranked}
     wanted = [[scores[row, column] for column in (0.9, 0.99)] for row in (0.0, 0.01, 0.1)]
     np.testing.assert_allclose(image.get_array(), wanted)
     assert [text.get_text() for text in shown[0].axes[0].get_yticklabels()] == ["0", "0.01", "0.1"]
-    with pytest.raises(ValueError, match="two settings"):
-        sweep_plots.plot_pairs("a.png", ranked, GRID, "title", names=["gamma"])
 
 
 def test_parallel_coordinates_end_at_the_score(shown):
     ranked = ranked_points(SPACE, samples=4)
-    sweep_plots.plot_parallel("a.png", ranked, SPACE, "title", names=["learning_rate", "kl_coef"])
+    sweep_plots.plot_parallel(
+        "a.png", sweep_plots.ScoredSettings(ranked, SPACE, "title", names=["learning_rate", "kl_coef"])
+    )
     lines = [x.get_ydata() for x in shown[0].axes[0].lines if len(x.get_ydata()) == 3]
     assert len(lines) == len(ranked) + 1  # the best is drawn once more, on top
     np.testing.assert_array_equal(lines[-1], lines[-2])
@@ -273,7 +275,9 @@ def test_ticks_suit_the_scale(distribution, texts):
 
 
 def test_files_are_written(tmp_path):
-    sweep_plots.plot_parallel(tmp_path / "a.png", ranked_points(SPACE, 2), SPACE, "CartPole-v1, ppo")
+    sweep_plots.plot_parallel(
+        tmp_path / "a.png", sweep_plots.ScoredSettings(ranked_points(SPACE, 2), SPACE, "CartPole-v1, ppo")
+    )
     assert imread(tmp_path / "a.png").shape[:2] == (660, 1230)
     with pytest.raises(ShoalError, match=r"a\.png cannot be written: No such file or directory\.$"):
         sweep_plots.plot_importances(tmp_path / "missing" / "a.png", [], "title")

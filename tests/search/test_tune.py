@@ -166,9 +166,3 @@ def test_batches_of_another_study_are_one_sentence(tmp_path):
     (tmp_path / "batches" / "00000" / "trials.json").write_text("{}")
     with pytest.raises(ShoalError, match=r"trials\.json is damaged: it lacks 'trials'"):
         tune(opened(tmp_path), Runner(), tmp_path, trials=4, batch=2)
-
-
-@pytest.mark.parametrize(("name", "sizes"), [("trials", (0, 4)), ("batch", (4, 0))])
-def test_sizes_are_whole_numbers(tmp_path, name, sizes):
-    with pytest.raises(ShoalError, match=f"^{name}=0 is too small: it must be at least 1"):
-        tune(opened(tmp_path), Runner(), tmp_path, trials=sizes[0], batch=sizes[1])

@@ -50,9 +50,12 @@ def parse_values(
     if any(word in HELP_FLAGS for word in arguments):
         print(pages.help_page(command, description, default, full="--help-all" in arguments), end="")
         raise SystemExit(0)
+    # No abbreviations: one would mean another flag, or none, once a further flag begins like it.
+    # What is not given has no entry, so that a setting that is given is known even where it is the default.
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     fields = settings.settings_of(default)
     for flag, name in flags_with_fields(fields):
+        # Each value is appended, and may be missing, so that `_value` can say what is wrong in one sentence.
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:

@@ -76,9 +76,6 @@ class Bounds:
         return " and ".join(words) or ("finite" if finite else "a number")
 
 
-_NO_BOUNDS = Bounds()
-
-
 @dataclasses.dataclass(frozen=True)
 class Use:
     """What a run does with a setting besides training with it.
@@ -141,17 +138,18 @@ def parameter(
         use of the value which names there are.
     """
     limits = Bounds(low, high, above, below, longest)
-    metadata: dict[str, Any] = {"is_parameter": True}
-    if limits != _NO_BOUNDS:
-        metadata["bounds"] = limits
-    if functions is not None:
-        metadata["functions"] = tuple(functions)
     given: dict[str, Any] = {"group": group, "use": use, "needs": needs and conditions(needs)}
     given |= {"needs_to_change": needs_to_change and conditions(needs_to_change)}
-    given |= {"static": static, "initial": initial, "in_reward": in_reward}
-    for name, value in given.items():  # what is not given is inherited
-        if value:
-            metadata[name] = value
+    given |= {
+        "static": static,
+        "initial": initial,
+        "in_reward": in_reward,
+        "bounds": limits != Bounds() and limits,
+    }
+    # What is not given is inherited from the field that a subclass declares anew.
+    metadata = {"is_parameter": True} | {name: value for name, value in given.items() if value}
+    if functions is not None:
+        metadata["functions"] = tuple(functions)
     if isinstance(default, np.ndarray):  # a dataclass refuses it as a default, since it could be written to
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -41,20 +41,17 @@ class FieldSchema(NamedTuple):
 
     name: str
     type: Any
-    choice: StructChoice | None
-    keyed: str | None
     may_nest: bool
     is_data: bool
-    initial: bool
-    bounds: fields.Bounds | None
-    functions: tuple[str, ...] | None
-    group: str
-    needs: Conditions
-    needs_to_change: Conditions
-    use: fields.Use
-
-
-_NO_USE = fields.Use()
+    choice: StructChoice | None = None
+    keyed: str | None = None
+    initial: bool = False
+    bounds: fields.Bounds | None = None
+    functions: tuple[str, ...] | None = None
+    group: str = ""
+    needs: Conditions = ()
+    needs_to_change: Conditions = ()
+    use: fields.Use = fields.Use()
 
 
 @fields.once_per_class
@@ -67,22 +64,9 @@ def schema_of(cls: object) -> tuple[FieldSchema, ...]:
         own = fields.metadata_of(cls)[name]
         if own.get("hidden"):
             continue
-        found = FieldSchema(
-            name,
-            declared,
-            choice=own.get("choice"),
-            keyed=own.get("keyed"),
-            may_nest="keyed" not in own and _may_nest(declared),
-            is_data=name in data and "choice" not in own,
-            initial=own.get("initial", False),
-            bounds=own.get("bounds"),
-            functions=own.get("functions"),
-            group=own.get("group", groups.get(name, "")),
-            needs=own.get("needs", ()),
-            needs_to_change=own.get("needs_to_change", ()),
-            use=own.get("use", _NO_USE),
-        )
-        schema.append(found)
+        may_nest, is_data = "keyed" not in own and _may_nest(declared), name in data and "choice" not in own
+        given = {"group": groups.get(name, "")} | {k: x for k, x in own.items() if k in FieldSchema._fields}
+        schema.append(FieldSchema(name, declared, may_nest, is_data, **given))
     return tuple(schema)
 
 

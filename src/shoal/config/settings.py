@@ -189,6 +189,7 @@ def with_settings(config: T, /, **values: object) -> T:
     for name, value in values.items():
         if name not in known and find(config, name) is None:
             raise unknown_setting(name, value, config)
+    # Their structs are chosen, and only the structs' own settings are left to be replaced.
     values = {k: x for k, x in values.items() if not (k in known and known[k].field.choice)}
     return cast(T, _replaced(config, values))
 
@@ -207,22 +208,18 @@ def find(config: object, name: str) -> Setting | None:
 
 def with_choices(config: T, values: Mapping[str, object]) -> T:
     """Replace the structs that settings choose by name; other settings, and a struct already chosen, are kept."""
-    changes = {}
+    changes: dict[str, Any] = {}
     for declared in schema_of(type(config)):
-        name, present = declared.name, getattr(config, declared.name)
-        choice = declared.choice if name in values else None
-        if choice:
-            named = choice.choose(values[name])
-            is_same = is_nested(present) and choice.name_of(present) == choice.name_of(named)
-            named = present if is_same and not is_nested(values[name]) else named
-            if (replaced := with_choices(named, values)) is not present:
-                changes[name] = replaced
-        elif (
-            declared.may_nest
-            and is_nested(present)
-            and (replaced := with_choices(present, values)) is not present
-        ):
-            changes[name] = replaced
+        name, choice = declared.name, declared.choice
+        chosen = present = getattr(config, name)
+        if choice and name in values:
+            chosen = choice.choose(values[name])
+            is_same = is_nested(present) and choice.name_of(present) == choice.name_of(chosen)
+            # The struct that is there has the settings of the preset or file, which a new one would lose.
+            chosen = present if is_same and not is_nested(values[name]) else chosen
+        if declared.may_nest and is_nested(chosen):
+            replaced = with_choices(chosen, values)
+            changes |= {name: replaced} if replaced is not present else {}
     return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
 
 

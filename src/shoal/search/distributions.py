@@ -80,6 +80,7 @@ class Between(ValueDistribution):
         if self.low == self.high:
             raise ShoalError(f"{text} has equal bounds; to fix a setting, give it as {setting}={self.low!r}.")
 
+    # Rounding may leave the bounds.
     def _clip(self, value: float) -> float:
         return min(max(value, self.low), self.high)
 
@@ -93,6 +94,7 @@ class UniformRange(Between):
     def from_unit(self, u: float) -> float:
         """Map a number of [0, 1) to a value."""
         width = self.high - self.low
+        # By the width: six digits of the value alone would leave nothing of 1e6 to 1e6 + 1.
         return self._clip(_rounded(self.low + u * width, width))
 
 
@@ -246,6 +248,7 @@ def read_values(setting: str, values: Sequence[object]) -> tuple[Any, ...]:
 
 def is_same(first: object, second: object) -> bool:
     """Report whether two values of a setting are the same; True is not 1, and NaN is NaN."""
+    # Python takes True for 1 and tells NaN from itself; both would make two settings of one, or one of two.
     if isinstance(first, bool) != isinstance(second, bool):
         return False
     return first == second or (

@@ -56,6 +56,7 @@ class Request:
         """Decide the settings of the run that trains some variants, all of them with the settings `static`."""
         chosen = Variant("", static)
         environment, parameters = self.environment, {**self.environment_parameters, **chosen.parameters()}
+        # `decide` takes parameters of an environment by name only.
         if environment is not None and not isinstance(environment, str) and parameters:
             environment, parameters = self._rebuilt(parameters), {}
         given = vars(self) | {"environment": environment, "environment_parameters": parameters}
@@ -182,6 +183,7 @@ def group_candidates(request: Request, candidates: Sequence[Candidate]) -> list[
     for candidate in candidates:
         data = {name: float(x) for name, x in candidate.settings.items() if is_data(base, name, x)}
         static = {name: x for name, x in candidate.settings.items() if name not in data}
+        # A text, since 1, 1.0 and True are one key of a dictionary, and divide programs.
         key = repr((sorted(static.items(), key=lambda item: item[0]), list(data)))
         group = parted.setdefault(key, (static, [], []))
         group[1].append(candidate)

@@ -138,6 +138,7 @@ class Study:
             if number not in running:
                 continue
             attribute = [_member_to_json(member) for member in group]
+            # By number: the object that proposed the trial is lost if that was a process before this one.
             self.storage.set_trial_user_attr(self._id(number), MEMBERS, attribute)
             self._tell(number, results.get(group[0].label) if group else None)
 
@@ -202,7 +203,7 @@ def open_study(
         study.set_user_attr(IDENTITY, given)
     else:
         _check_identity(study.study_name, known, given)
-    study.sampler = _sampler(space, arguments.seed("seed", seed))
+    study.sampler = _sampler(space, seed)
     return Study(study, opened, space, objective)
 
 
@@ -245,7 +246,7 @@ def _open_journal(optuna: Any, path: Path) -> Any:
     # The other kind of lock is a symbolic link, which not every file system has.
     lock = journal.JournalFileOpenLock(os.fspath(path))
     with report_os_errors(f"storage {str(path)!r} cannot be opened"):
-        with open(path, "ab"):
+        with open(path, "ab"):  # makes the file, whose last line is read next
             pass
         _cut_torn_line(path, lock)
     return optuna.storages.JournalStorage(journal.JournalFileBackend(os.fspath(path), lock))
@@ -259,8 +260,6 @@ def _cut_torn_line(path: Path, lock: Any) -> None:
     Raises:
       ShoalError: the file is not a journal.
     """
-    if not _torn_bytes(path):
-        return
     lock.acquire()
     try:
         if torn := _torn_bytes(path):
@@ -332,13 +331,12 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _suggest(trial: object, space: Space) -> Point:
+def _suggest(trial: Any, space: Space) -> Point:
     """Take a trial's value for each setting whose conditions are met; those that conditions name come first."""
-    point: Point = {}
     for name in _by_dependence(space):
-        if space.is_active(name, point):
-            point[name] = _suggest_value(trial, name, space.distribution(name))
-    return space.without_unmet(point)
+        if space.is_active(name, _point_of(trial.params, space)):
+            _suggest_value(trial, name, space.distribution(name))
+    return _point_of(trial.params, space)
 
 
 def _by_dependence(space: Space) -> list[str]:
@@ -348,20 +346,18 @@ def _by_dependence(space: Space) -> list[str]:
     return sorted(space.names, key=depth)
 
 
-def _suggest_value(trial: Any, name: str, kind: ValueDistribution) -> Any:
+def _suggest_value(trial: Any, name: str, kind: ValueDistribution) -> None:
     match kind:
         case UniformRange(low, high):
-            return trial.suggest_float(name, low, high)
+            trial.suggest_float(name, low, high)
         case Log(low, high):
-            return trial.suggest_float(name, low, high, log=True)
+            trial.suggest_float(name, low, high, log=True)
         case Int(low, high):
-            return trial.suggest_int(name, low, high)
+            trial.suggest_int(name, low, high)
         case OneMinusLog(low, high):
-            return _from_gap(trial.suggest_float(_gap(name), _to_gap(high), _to_gap(low), log=True), kind)
+            trial.suggest_float(_gap(name), _to_gap(high), _to_gap(low), log=True)
         case Choice():
-            chosen = trial.suggest_categorical(name, _choices(kind))
-            return kind.values[_choices(kind).index(chosen)]
-    raise TypeError(f"{name}: {kind} has no counterpart in Optuna")
+            trial.suggest_categorical(name, _choices(kind))
 
 
 def _point_of(params: Mapping[str, Any], space: Space) -> Point:
@@ -370,7 +366,7 @@ def _point_of(params: Mapping[str, Any], space: Space) -> Point:
     for name in space.names:
         kind = space.distribution(name)
         if isinstance(kind, OneMinusLog) and _gap(name) in params:
-            point[name] = _from_gap(params[_gap(name)], kind)
+            point[name] = min(max(1 - params[_gap(name)], kind.low), kind.high)
         elif name in params:
             value = params[name]
             point[name] = kind.values[_choices(kind).index(value)] if isinstance(kind, Choice) else value
@@ -384,10 +380,6 @@ def _gap(name: str) -> str:
 
 def _to_gap(value: float) -> float:
     return float(f"{1 - value:.12g}")  # 1 - 0.999 is not quite 0.001
-
-
-def _from_gap(gap: float, kind: OneMinusLog) -> float:
-    return min(max(1 - gap, kind.low), kind.high)
 
 
 def _choices(kind: Choice) -> list[Any]:

@@ -139,12 +139,12 @@ class Report:
             return
         label = "score" if self.objective == "absolute" else self.objective
         found = ranking.importances(ranked, space)
-        names = [x.name for x in found]
-        sweep_plots.plot_settings(path / "settings.png", ranked, space, title, names=names, label=label)
+        scored = sweep_plots.ScoredSettings(ranked, space, title, [x.name for x in found], label)
+        sweep_plots.plot_settings(path / "settings.png", scored)
         sweep_plots.plot_importances(path / "importances.png", found, title)
         if len(space.names) > 1:
-            sweep_plots.plot_pairs(path / "pairs.png", ranked, space, title, names=names, label=label)
-            sweep_plots.plot_parallel(path / "parallel.png", ranked, space, title, names=names, label=label)
+            sweep_plots.plot_pairs(path / "pairs.png", scored)
+            sweep_plots.plot_parallel(path / "parallel.png", scored)
         metric = "return_mean" if self.objective == "absolute" else self.objective
         if not self.base.run.is_evaluated:
             return

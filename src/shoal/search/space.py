@@ -91,8 +91,6 @@ class Space:
         Raises:
           ShoalError: several samples of a space without random settings, or `sobol` for it.
         """
-        samples = arguments.whole_number("samples", samples, 1)
-        seed = arguments.seed("seed", seed)
         if not self.random and (samples > 1 or sobol):
             given = "sobol" if sobol else f"samples={samples}"
             raise ShoalError(f"{given} has no effect on a grid; it needs a random setting.")
@@ -101,6 +99,7 @@ class Space:
         ]
         draws = [self._draw(samples, (seed, _checksum(repr(x))), sobol) for x in combinations]
         found: dict[str, Point] = {}
+        # The first samples of all combinations come first, so that further samples only extend the list.
         for index in range(samples):
             for combination, drawn in zip(combinations, draws, strict=True):
                 point = self.without_unmet(combination | drawn[index])
@@ -113,6 +112,7 @@ class Space:
             from scipy.stats import qmc  # noqa: PLC0415 (takes a second)
 
             sequence = qmc.Sobol(len(self.random), scramble=True, seed=np.random.default_rng(seed))
+            # Sobol points cover a cube evenly in powers of two alone.
             rows = sequence.random_base2((samples - 1).bit_length())[:samples]
         else:  # a stream for each name, so that another setting in the space leaves the draws of this one as they are
             streams = [np.random.default_rng((*seed, _checksum(name))) for name in self.random]
@@ -124,7 +124,8 @@ class Space:
 
     def without_unmet(self, point: Mapping[str, object]) -> Point:
         """Return a point without the settings whose conditions it does not meet, in the space's order."""
-        return {name: point[name] for name in self.names if self.is_active(name, point)}
+        # A trial that Optuna is still proposing lacks settings that are active.
+        return {name: point[name] for name in self.names if name in point and self.is_active(name, point)}
 
     def is_active(self, name: str, point: Mapping[str, object]) -> bool:
         """Report whether a point meets the conditions of a setting, and those of the settings that they name."""
@@ -311,6 +312,7 @@ def _flat(table: object, what: str) -> dict[str, Any]:
     """Join the names of nested tables with dots, as `env.gravity` is a table within a table in TOML."""
     found: dict[str, Any] = {}
     for name, value in arguments.mapping(what, table).items():
+        # {"float": "inf"} is a number that strict JSON cannot hold (`distributions.to_json`), and no table.
         if isinstance(value, Mapping) and set(value) != {"float"}:
             found |= {f"{name}.{part}": inner for part, inner in _flat(value, f"{what}.{name}").items()}
         else:
@@ -331,6 +333,7 @@ def _read_where(table: object, names: Sequence[str]) -> dict[str, dict[str, tupl
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for path, values in _flat(table, "where").items():
         owners = [name for name in names if path.startswith(f"{name}.")]
+        # A name may begin with another one and a dot: optimizer_args.eps with optimizer_args.
         owner = max(owners, key=len, default=None)
         if owner is None:
             raise ShoalError(

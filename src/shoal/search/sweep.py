@@ -293,9 +293,8 @@ def _statement(
     if len(new) < len(planned):
         finished = len(planned) - len(new)
         text += f", of which {finished} {'is' if finished == 1 else 'are'} finished"
-    largest = 0.0
-    for group, need in zip(todo, needs, strict=True):
-        largest = max(largest, need.of(group.experiment.num_members, 1, True))
+    sizes = [group.experiment.num_members for group in todo]
+    largest = max((need.of(size, 1, True) for size, need in zip(sizes, needs, strict=True)), default=0.0)
     measured = "" if any(need.is_measured for need in needs) else "at least "
     compiled = f"{_count(groups, 'new compiled group')}, {_count(3 * len(new), 'compilation')}"
     memory_text = f"; a population takes {measured}{memory_limits.format_bytes(int(largest))}" if todo else ""

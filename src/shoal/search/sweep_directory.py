@@ -30,7 +30,7 @@ class SweepDirectory:
         self._runs: dict[str, list[str]] = {}
         self._path: Path | None = None
         if self._given is not None and holds_sweep(self._given):
-            self._path = self._given.expanduser()
+            self._path = self._given
             file = self._path / SWEEP
             saved = read_json(file)
             _check_same(self._path, saved["asked"], self._asked)
@@ -44,8 +44,7 @@ class SweepDirectory:
     @property
     def path(self) -> Path:
         """The directory; it must have been created."""
-        if self._path is None:
-            raise AssertionError("the directory of the sweep is not made yet")
+        assert self._path is not None
         return self._path
 
     def plan(self) -> dict[str, list[str]]:

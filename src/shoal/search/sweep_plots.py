@@ -7,7 +7,8 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,8 @@ MOST_PAIRED = 4  # settings of which all pairs are shown
 MOST_GROUPS = 6  # for the medians over a range
 MOST_CELLS_WITH_NUMBERS = 64
 CHANCE = 0.05
+SMALL = MappingProxyType({"va": "center", "fontsize": 8})  # numbers within a picture
+ON_LINES = MappingProxyType({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
 NO_SHARE = "cannot be estimated: too few settings, or equal scores"
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 ABSENT = -0.12  # the place below an axis of a setting that is not part of a point
@@ -34,36 +37,48 @@ ABSENT = -0.12  # the place below an axis of a setting that is not part of a poi
 Curve = tuple[Any, Any]  # environment steps of each seed [points], returns [points, seeds]
 
 
-def plot_settings(
-    path: Path,
-    ranked: Sequence[Ranked],
-    space: Space,
-    title: str,
-    *,
-    names: Sequence[str] = (),
-    label: str = "score",
-) -> None:
-    """Write a PNG of the score over each setting: a point for each, with its 95% interval if it has one, and medians.
+class ScoredSettings(NamedTuple):
+    """What the pictures of settings show.
 
-    Args:
-      names: the settings to show, the most important first; all by default.
+    Attributes:
+      names: of the settings, the most important first; all of the space by default.
+      label: of the axis of the scores.
     """
-    shown = list(names or space.names)[:MOST_SETTINGS]
+
+    ranked: Sequence[Ranked]
+    space: Space
+    title: str
+    names: Sequence[str] = ()
+    label: str = "score"
+
+    @property
+    def shown(self) -> list[str]:
+        """The names that a picture has room for."""
+        return list(self.names or self.space.names)[:MOST_SETTINGS]
+
+    @property
+    def valid(self) -> list[Ranked]:
+        """The settings that were trained to the end and have a score, best first."""
+        return [x for x in self.ranked if math.isfinite(x.score) and not x.stopped]
+
+
+def plot_settings(path: Path, scored: ScoredSettings) -> None:
+    """Write a PNG of the score over each setting: a point for each, with its 95% interval if any, and medians."""
+    shown, valid = scored.shown, scored.valid
     columns = min(len(shown), 3 if len(shown) in (3, 5, 6, 9) else 4)
     rows = math.ceil(len(shown) / columns)
     figure = figures.new_figure(max(4.5, 3.1 * columns), 0.5 + 2.7 * rows)
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    valid = _with_score(ranked)
     for axes, name in itertools.zip_longest(panels.flat, shown):
         if name is None:
             axes.set_visible(False)
             continue
-        _plot_setting(axes, valid, space, name)
+        _plot_setting(axes, valid, scored.space, name)
     for row in panels:
-        row[0].set_ylabel(label, color=TEXT)
+        row[0].set_ylabel(scored.label, color=TEXT)
     handles, labels = panels.flat[0].get_legend_handles_labels()
     figures.add_legend(figure, handles, labels)
-    _set_heading(figure, title)
+    _set_heading(figure, scored.title)
     figures.save(figure, path)
 
 
@@ -105,43 +120,31 @@ def _plot_setting(axes: Any, ranked: Sequence[Ranked], space: Space, name: str) 
     _set_ticks(axes.xaxis, space, name)
 
 
-def plot_pairs(
-    path: Path,
-    ranked: Sequence[Ranked],
-    space: Space,
-    title: str,
-    *,
-    names: Sequence[str] = (),
-    label: str = "score",
-) -> None:
+def plot_pairs(path: Path, scored: ScoredSettings) -> None:
     """Write a PNG of each pair of settings: a heat map of medians for two lists of values, else coloured points.
 
-    Args:
-      names: the settings to show, the most important first, of which the first four are taken; all by default.
+    The first four settings are shown; there must be two.
+
     Raises:
       ShoalError: the file cannot be written.
-      ValueError: fewer than two settings vary.
     """
-    shown = list(names or space.names)[:MOST_PAIRED]
-    if len(shown) < 2:
-        raise ValueError("a picture of pairs needs two settings that vary.")
+    shown, valid = scored.shown[:MOST_PAIRED], scored.valid
     size = len(shown) - 1
     figure = figures.new_figure(1.6 + 3.0 * size, 0.6 + 2.8 * size)
     panels = figure.subplots(size, size, squeeze=False)
-    valid = _with_score(ranked)
     norm = _colour_norm([x.score for x in valid])
     for row, column in itertools.product(range(size), repeat=2):
         axes = panels[row, column]
         if column > row:
             axes.set_visible(False)
             continue
-        _plot_pair(axes, valid, space, shown[column], shown[row + 1], norm)
+        _plot_pair(axes, valid, scored.space, shown[column], shown[row + 1], norm)
         if row == size - 1:
             axes.set_xlabel(shown[column], color=TEXT)
         if column == 0:
             axes.set_ylabel(shown[row + 1], color=TEXT)
-    _add_colour_bar(figure, panels, norm, label)
-    _set_heading(figure, title)
+    _add_colour_bar(figure, panels, norm, scored.label)
+    _set_heading(figure, scored.title)
     figures.save(figure, path)
 
 
@@ -183,48 +186,31 @@ def _draw_heat_map(axes: Any, ranked: Sequence[Ranked], space: Space, x: str, y:
     for i, j in np.ndindex(cells.shape) if cells.size <= MOST_CELLS_WITH_NUMBERS else ():
         if np.isfinite(cells[i, j]):
             ink = "white" if norm(cells[i, j]) < 0.6 else "black"
-            axes.text(
-                j * step_x,
-                i * step_y,
-                _format_score(float(cells[i, j])),
-                ha="center",
-                va="center",
-                color=ink,
-                fontsize=8,
-            )
+            text = format_number(float(cells[i, j]))
+            axes.text(j * step_x, i * step_y, text, ha="center", color=ink, **SMALL)
     axes.spines[:].set_visible(False)
 
 
-def plot_parallel(
-    path: Path,
-    ranked: Sequence[Ranked],
-    space: Space,
-    title: str,
-    *,
-    names: Sequence[str] = (),
-    label: str = "score",
-) -> None:
-    """Write a PNG of parallel coordinates: a line through the values of each setting, coloured by its score.
+def plot_parallel(path: Path, scored: ScoredSettings) -> None:
+    """Write a PNG of parallel coordinates: a line through the values of each setting, coloured by its score."""
+    from matplotlib import colormaps  # noqa: PLC0415 (takes half a second)
 
-    Args:
-      names: the settings to show, from left to right; all by default.
-    """
-    shown = list(names or space.names)[:MOST_SETTINGS]
-    valid = _with_score(ranked)[::-1]  # the best on top
+    shown, space = scored.shown, scored.space
+    valid = scored.valid[::-1]  # the best on top
     norm = _colour_norm([x.score for x in valid])
     figure = figures.new_figure(max(6, 2.2 + 1.5 * len(shown)), 4.4)
     axes = figure.add_subplot()
     places = [_places(valid, space, name, 0.25) for name in shown]
     lines = np.stack([*places, np.clip([norm(x.score) for x in valid], 0, 1)], axis=1)
     for x, line in zip(valid, lines, strict=True):
-        axes.plot(line, color=_colour(norm, x.score), linewidth=1.0, alpha=0.6)
+        axes.plot(line, color=colormaps[COLOUR_MAP](norm(x.score)), linewidth=1.0, alpha=0.6)
     if valid:
         axes.plot(lines[-1], color=BEST, linewidth=2.4, label="best score")
     _draw_parallel_axes(axes, space, shown, bool((lines == ABSENT).any()))
-    _draw_score_axis(axes, len(shown), norm, label)
+    _draw_score_axis(axes, len(shown), norm, scored.label)
     if valid:
         figures.add_legend_of(axes)
-    _set_heading(figure, title)
+    _set_heading(figure, scored.title)
     figures.save(figure, path)
 
 
@@ -233,18 +219,9 @@ def _draw_parallel_axes(axes: Any, space: Space, names: Sequence[str], has_absen
         axes.axvline(index, color=TEXT, linewidth=0.9)
         for place, text in ticks_of(space, name):
             axes.plot([index - 0.025, index], [place, place], color=TEXT, linewidth=0.9)
-            axes.text(
-                index - 0.045,
-                place,
-                text,
-                ha="right",
-                va="center",
-                fontsize=8,
-                color=TEXT,
-                bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6},
-            )
+            axes.text(index - 0.045, place, text, ha="right", color=TEXT, bbox=ON_LINES, **SMALL)
         if has_absent and name in space.where:
-            axes.text(index - 0.045, ABSENT, "absent", ha="right", va="center", fontsize=8, color=GREY)
+            axes.text(index - 0.045, ABSENT, "absent", ha="right", color=GREY, **SMALL)
     axes.set_xticks(range(len(names) + 1), [*names, "score"], color=TEXT)
     axes.tick_params(axis="x", length=0, pad=8)
     axes.xaxis.set_ticks_position("top")
@@ -265,13 +242,9 @@ def _draw_score_axis(axes: Any, place: int, norm: Any, label: str) -> None:
     lowest = [] if norm.vmin in (None, norm.vmax) else [norm.vmin]
     inner = [x for x in MaxNLocator(5).tick_values(norm.vmin, norm.vmax) if 0.06 < norm(x) <= 1]
     for value in [*lowest, *inner]:
-        text = f"≤ {_format_score(value)}" if value == norm.vmin else _format_score(value)
-        axes.text(place + 0.1, float(norm(value)), text, va="center", fontsize=8, color=TEXT)
+        text = f"≤ {format_number(value)}" if value == norm.vmin else format_number(value)
+        axes.text(place + 0.1, float(norm(value)), text, color=TEXT, **SMALL)
     axes.text(place + 0.48, 0.5, label, rotation=90, ha="center", va="center", fontsize=9, color=TEXT)
-
-
-def _format_score(value: float) -> str:
-    return format_number(value)
 
 
 def plot_importances(path: Path, found: Sequence[Importance], title: str) -> None:
@@ -399,11 +372,6 @@ def _medians(ranked: Sequence[Ranked], space: Space, name: str) -> tuple[list[fl
     return centres, [float(np.median([x.score for x in group])) for group in filled]
 
 
-def _with_score(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """Return the settings that were trained to the end and have a score, best first."""
-    return [x for x in ranked if math.isfinite(x.score) and not x.stopped]
-
-
 def _colour_norm(scores: Sequence[float]) -> Any:
     """Return the scale of colours; the worst tenth has one colour, so that failures leave contrast to the others."""
     from matplotlib.colors import Normalize  # noqa: PLC0415 (takes half a second)
@@ -412,12 +380,6 @@ def _colour_norm(scores: Sequence[float]) -> Any:
         return Normalize(0, 1)
     low, high = float(np.quantile(scores, 0.1)), float(np.max(scores))
     return Normalize(low, high) if low < high else Normalize(low - 0.5, low + 0.5)
-
-
-def _colour(norm: Any, score: float) -> Any:
-    from matplotlib import colormaps  # noqa: PLC0415 (takes half a second)
-
-    return colormaps[COLOUR_MAP](norm(score))
 
 
 def _add_colour_bar(figure: Any, panels: Any, norm: Any, label: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from shoal.base.errors import ShoalError
 from shoal.base.files import report_os_errors
 from shoal.base.numbers import format_number
-from shoal.config import arguments
 from shoal.records.json_files import read_json, report_wrong_types, write_json
 from shoal.search.optuna_study import Study
 from shoal.search.ranking import MemberResult
@@ -45,8 +44,6 @@ def tune(
     Raises:
       ShoalError: no trial of the study could be trained, or the batches of the directory are of another study.
     """
-    trials = arguments.whole_number("trials", trials, 1)
-    batch = arguments.whole_number("batch", batch, 1)
     for folder in _unfinished(study, directory):
         _run_batch(study, run_points, folder)
         report(_progress(study, trials))
