@@ -376,7 +376,7 @@ def test_films_are_in_the_page_up_to_a_size(make, write_run):
         ({"out": "folder.html"}, "it is a directory"),
         ({"film_size": "large"}, "film_size='large' is not a size"),
         ({"runs": "rnu"}, "there is no run directory 'rnu'; did you mean 'run'?"),
-        ({"runs": "nothing"}, "holds no run"),
+        ({"runs": "nothing"}, "is not a run directory"),
         ({"runs": []}, "runs is empty"),
         ({"runs": 7}, "not a path"),
         ({"runs": ["run", 7]}, "not a path"),
