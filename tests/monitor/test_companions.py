@@ -14,7 +14,7 @@ import shoal
 from shoal.base.errors import ShoalError
 from shoal.monitor import companions
 from shoal.monitor.loggers import later as later_loggers
-from shoal.monitor.loggers.requests import check_loggers, companions_of
+from shoal.monitor.loggers.requests import Requested, check_loggers, companions_of
 from shoal.monitor.progress import Progress
 from shoal.records.directory import RunDirectory
 
@@ -203,10 +203,10 @@ def test_what_a_logger_loses_is_said_in_a_quiet_run_and_can_be_sent(user_folder,
     processes.abandon()
 
     (user_folder / "faulty.py").write_text(FAULTY.format(place="", how=""))
-    (sent,) = later_loggers.send(path, "faulty:Faulty", {})
+    (sent,) = later_loggers.send(path, "faulty:Faulty", Requested())
     assert sent.startswith(f"{path}: 4 rows and ") and sent.endswith("files sent; somewhere")
     assert json.loads((path / "summary.json").read_text())["loggers"] == {"faulty:Faulty": "complete"}
-    assert list(later_loggers.send(path, "faulty:Faulty", {})) == [f"{path}: all was sent before"]
+    assert list(later_loggers.send(path, "faulty:Faulty", Requested())) == [f"{path}: all was sent before"]
 
 
 def test_a_logger_that_floods_fills_no_disk(user_folder):

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ShoalError(f"shoal log takes one run, and was given {' '.join(words)}.")
     loggers = settings.loggers()
     flags.require("logger", "--logger tensorboard", " ".join(loggers))
-    for name, own in loggers.items():
-        for line in later.send(path, name, own):
+    for name, requested in loggers.items():
+        for line in later.send(path, name, requested):
             print(line)
     return 0

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.monitor.loggers.follower import Follower, Requested
+from shoal.monitor.loggers.follower import Follower, saved_request
 from shoal.monitor.loggers.logger import Logger
-from shoal.monitor.loggers.requests import LoggerFlags, check_loggers, companions_of
+from shoal.monitor.loggers.requests import LoggerFlags, Requested, check_loggers, companions_of
 from shoal.monitor.loggers.rows import Position, RowReader
 from shoal.monitor.loggers.series import MOST_MEMBERS, series_of
 from shoal.records import scores
@@ -193,7 +193,7 @@ def test_other_arguments_begin_anew_and_none_are_those_of_before(tmp_path):
     renamed = Requested({"dir": "/numbers"}, "cleanrl")
 
     def follow_as(requested):
-        requested = requested.or_saved(run.path, "test:Recorder")
+        requested = saved_request(run.path, "test:Recorder", requested)
         follower = Follower(run.path, "test:Recorder", logger, requested)
         with follower.opened():
             follower.send_new()

@@ -14,8 +14,9 @@ from pathlib import Path
 from shoal.base.errors import ShoalError
 from shoal.monitor.companions import Trainer
 from shoal.monitor.loggers import logger_names
-from shoal.monitor.loggers.follower import Follower, Requested, state_file
+from shoal.monitor.loggers.follower import Follower, saved_request, state_file
 from shoal.monitor.loggers.logger import Logger
+from shoal.monitor.loggers.requests import Requested
 from shoal.records.directory import LOGGERS
 from shoal.records.lock import is_held
 
@@ -36,7 +37,7 @@ def follow(trainer: Trainer) -> Mapping[str, object]:
     log = state_file(path, name).with_suffix(".log")
     with _printing_into(log):
         try:
-            if (saved := requested.or_saved(path, name)) != requested:
+            if (saved := saved_request(path, name, requested)) != requested:
                 requested, logger = saved, _usable_logger(name, saved)
             follower = Follower(path, name, logger, requested, trainer.process, trainer.tell)
             has_ended = trainer.ended.is_set if trainer.process else lambda: not is_held(path)

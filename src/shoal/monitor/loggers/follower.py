@@ -5,13 +5,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from shoal.base.errors import ShoalError
 from shoal.monitor.loggers.logged_settings import settings_hash
 from shoal.monitor.loggers.logger import LoggedRun, Logger
+from shoal.monitor.loggers.requests import Requested
 from shoal.monitor.loggers.rows import Position, RowReader
 from shoal.monitor.loggers.series import CLEANRL_NAMES, Aggregation, cleanrl_names, series_of
 from shoal.records.directory import COMPLETE, CONFIG, FILMS, LOGGERS, SUMMARY, RunDirectory
@@ -25,16 +26,10 @@ POLL_SECONDS = 0.5
 FLUSH_SECONDS = 3.0
 
 
-class Requested(NamedTuple):
-    """How a logger was asked for."""
-
-    arguments: Mapping[str, str] = {}  # of its class
-    keys: str = "shoal"  # whose names the numbers get, "shoal" or "cleanrl"
-
-    def or_saved(self, path: Path, name: str) -> "Requested":
-        """Return it, or where it says nothing how the run was logged before."""
-        saved = (read_if(state_file(path, name)) or {}).get("requested") if self == Requested() else None
-        return Requested(**saved) if saved else self
+def saved_request(path: Path, name: str, requested: Requested) -> Requested:
+    """Return how a logger is asked for, or where that says nothing how the run was logged before."""
+    saved = (read_if(state_file(path, name)) or {}).get("requested") if requested == Requested() else None
+    return Requested(**saved) if saved else requested
 
 
 def state_file(path: Path, name: str) -> Path:

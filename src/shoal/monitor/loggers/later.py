@@ -1,23 +1,23 @@
 """Logging of runs that were trained before, or whose logger has not received all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.monitor.companions import Process
-from shoal.monitor.loggers.follower import Follower, Requested
+from shoal.monitor.loggers.follower import Follower, saved_request
 from shoal.monitor.loggers.logger import Logger
-from shoal.monitor.loggers.requests import arguments_of, companion_of, keys_of
+from shoal.monitor.loggers.requests import Requested, companion_of
 from shoal.reports import records
 from shoal.reports.run_record import RunRecord
 
 
-def send(path: Path | str, name: str, own: Mapping[str, object]) -> Iterator[str]:
+def send(path: Path | str, name: str, requested: Requested) -> Iterator[str]:
     """Send to a logger what it lacks of a run, or of all runs of a sweep; one that trains is followed to its end.
 
     Args:
-      own: the logger's arguments; none takes those by which the run was logged before.
+      requested: how the logger is asked for; nothing takes how the run was logged before.
     Returns:
       a line about each run.
     Raises:
@@ -26,14 +26,14 @@ def send(path: Path | str, name: str, own: Mapping[str, object]) -> Iterator[str
     record = records.read(path)
     runs = [record] if isinstance(record, RunRecord) else [*record.runs, *record.confirmation]
     for run in runs:
-        yield f"{run.path}: {_send_run(run.path, name, own)}"
+        yield f"{run.path}: {_send_run(run.path, name, requested)}"
 
 
-def _send_run(path: Path, name: str, own: Mapping[str, object]) -> str:
-    requested = Requested(arguments_of(own), keys_of(own)).or_saved(path, name)
-    if Follower(path, name, Logger(), requested).is_complete():
+def _send_run(path: Path, name: str, requested: Requested) -> str:
+    before = saved_request(path, name, requested)
+    if Follower(path, name, Logger(), before).is_complete():
         return "all was sent before"
-    process = Process(companion_of(name, own, process=None), signals.say)
+    process = Process(companion_of(name, requested, process=None), signals.say)
     process.start()
     try:
         process.require(signals.say)

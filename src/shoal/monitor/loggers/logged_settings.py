@@ -1,6 +1,7 @@
 """Parts that several loggers share: the settings and names of a run, its result, and the import of packages."""
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -94,11 +95,8 @@ def check_folder(name: str, directory: str) -> None:
 
 def unused(path: Path, is_used: Callable[[Path], bool]) -> Path:
     """Return a path that nobody uses: this one, or the first of `NAME-2`, `NAME-3`, ... that is free."""
-    number, found = 1, path
-    while is_used(found):
-        number += 1
-        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return found
+    others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(2))
+    return next(x for x in itertools.chain([path], others) if not is_used(x))
 
 
 def main_series(run: LoggedRun) -> Series:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.files import user_path
@@ -14,8 +14,15 @@ KEYS = ("shoal", "cleanrl")  # whose names the numbers may get
 Loggers = Mapping[str, Mapping[str, object]]  # arguments by the name of a logger
 
 
-def check_loggers(loggers: object) -> Loggers:
-    """Return the loggers that a caller asks for: names, or arguments by name.
+class Requested(NamedTuple):
+    """How a logger is asked for."""
+
+    arguments: Mapping[str, str] = {}  # of its class, as words
+    keys: str = KEYS[0]  # whose names the numbers get
+
+
+def check_loggers(loggers: object) -> dict[str, Requested]:
+    """Return how the loggers of a caller are asked for, by their names; he gives names, or arguments by name.
 
     Raises:
       ShoalError: they are neither, or there is no such logger.
@@ -27,38 +34,31 @@ def check_loggers(loggers: object) -> Loggers:
             f"loggers={loggers!r} is neither a list of names nor arguments by name; give one such as ['tensorboard']."
         )
     named = loggers if isinstance(loggers, Mapping) else {name: {} for name in loggers}
-    for name, own in named.items():
-        logger_names.check_name(name)
-        if not isinstance(own, Mapping):
-            raise ShoalError(f"loggers={{{name!r}: {own!r}}} has no arguments by name; give some or {{}}.")
-        if (keys := keys_of(own)) not in KEYS:
-            raise ShoalError(f"keys={keys!r} of the logger {name} is none of {', '.join(KEYS)}.")
-    return named
+    return {name: _requested(name, own) for name, own in named.items()}
 
 
-def companions_of(loggers: Loggers) -> tuple[Companion, ...]:
-    """Return the processes of loggers that go beside a run."""
-    return tuple(companion_of(name, own) for name, own in loggers.items())
-
-
-def companion_of(name: str, own: Mapping[str, object], **further: object) -> Companion:
-    """Return the process of a logger, with further entries of what is asked of it."""
-    request = {"logger": name, "arguments": arguments_of(own), "keys": keys_of(own), **further}
-    later = f"`shoal log {{path}} --logger {name}` sends what is missing"
-    return Companion(name, f"logger {name}", "shoal.monitor.loggers.child", request, later)
-
-
-def arguments_of(own: Mapping[str, object]) -> dict[str, str]:
-    """Return the arguments of a logger's class as words; a list is joined by commas."""
-    words = {key: _word(value) for key, value in own.items() if key != "keys"}
+def _requested(name: str, own: object) -> Requested:
+    logger_names.check_name(name)
+    if not isinstance(own, Mapping):
+        raise ShoalError(f"loggers={{{name!r}: {own!r}}} has no arguments by name; give some or {{}}.")
+    words = {key: _word(value) for key, value in own.items()}
+    if (keys := words.pop("keys", KEYS[0])) not in KEYS:
+        raise ShoalError(f"keys={keys!r} of the logger {name} is none of {', '.join(KEYS)}.")
     if "dir" in words:  # which must be the same one from another directory
         words["dir"] = str(user_path(words["dir"], "dir").absolute())
-    return words
+    return Requested(words, keys)
 
 
-def keys_of(own: Mapping[str, object]) -> str:
-    """Return whose names the numbers of a logger get."""
-    return str(own.get("keys", KEYS[0]))
+def companions_of(loggers: Mapping[str, Requested]) -> tuple[Companion, ...]:
+    """Return the processes of loggers that go beside a run."""
+    return tuple(companion_of(name, requested) for name, requested in loggers.items())
+
+
+def companion_of(name: str, requested: Requested, **further: object) -> Companion:
+    """Return the process of a logger, with further entries of what is asked of it."""
+    request = {"logger": name, **requested._asdict(), **further}
+    later = f"`shoal log {{path}} --logger {name}` sends what is missing"
+    return Companion(name, f"logger {name}", "shoal.monitor.loggers.child", request, later)
 
 
 def _word(value: object) -> str:
@@ -83,8 +83,8 @@ class LoggerFlags:
     wandb_entity: str = ""
     """Takes the project of this user or team (wandb)."""
 
-    def loggers(self) -> Loggers:
-        """Return the loggers that the flags ask for.
+    def loggers(self) -> dict[str, Requested]:
+        """Return how the loggers are asked for, by their names.
 
         Raises:
           ShoalError: an argument is of a logger that is not there, or is not of the form NAME.key=value.
