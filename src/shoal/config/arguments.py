@@ -4,11 +4,11 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, nearest
 
 MAX_REPR_LENGTH = 80  # characters of a value in a message
 LARGEST_INDEX = 2**31 - 1  # compiled programs count in 32 bits
@@ -87,6 +87,18 @@ def text(name: str, value: object, example: str = "") -> str:
     if not isinstance(value, str):
         hint = f"; give a name such as {example!r}" if example else ""
         raise ShoalError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not a text{hint}.")
+    return value
+
+
+def one_of(name: str, value: object, choices: Sequence[str]) -> str:
+    """Return one of several words.
+
+    Raises:
+      ShoalError: it is none of them; the sentence names the nearest.
+    """
+    if not isinstance(value, str) or value not in choices:
+        hint = nearest(value, choices) if isinstance(value, str) else ""
+        raise ShoalError(f"{name}={short_repr(value)} is none of {', '.join(choices)}{hint or '.'}")
     return value
 
 

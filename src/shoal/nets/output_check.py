@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.base.errors import ShoalError
-from shoal.nets.outputs import Distribution, Value
+from shoal.nets.outputs import ActionDistribution, Value
 from shoal.nets.value_heads import expectation
 from shoal.types import EnvSpec, PyTree
 from shoal.types.contract import described, refuse, require_array
@@ -30,7 +30,7 @@ def require_methods(name: str, methods: Mapping[str, object], needs: str) -> Non
             raise ShoalError(f"{name} lacks the method {method}; {needs}.")
 
 
-def check_policy(method: Callable, output: Distribution, lead: tuple[int, ...], spec: EnvSpec) -> None:
+def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, ...], spec: EnvSpec) -> None:
     """Require a distribution whose samples fit the action space, with a log-probability of each in float32."""
     for name in ("sample", "log_prob", "mode"):
         if not callable(getattr(output, name, None)):

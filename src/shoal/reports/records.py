@@ -22,7 +22,7 @@ def read(run: object) -> RunRecord | SweepRecord:
     Raises:
       ShoalError: it holds no run, sweep or study, and the sentence has the nearest name; or a file is damaged.
     """
-    path = user_path(getattr(run, "path", run), "run directory")
+    path = user_path(getattr(run, "path", run), "run directory")  # type: ignore[arg-type]  # it refuses others
     return read_sweep(path) if holds_sweep(path) else read_run(RunDirectory.open(path, beside=SWEEP).path)
 
 

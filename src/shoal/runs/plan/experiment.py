@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -230,7 +230,7 @@ class Experiment:
             "from_step": self.from_step,
             **{name: x for name, x in further.items() if x},
         }
-        return to_jsonable(content, not_finite=str)
+        return cast(dict[str, Any], to_jsonable(content, not_finite=str))
 
 
 def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
