@@ -54,8 +54,10 @@ def words_of(declared: object) -> tuple[str, ...]:
 @functools.cache
 def element_of(declared: object) -> Any:
     """Return the type of the parts of a tuple of any length, None beside it or not; None for any other type."""
-    tuples = [x for x in options_of(declared) if typing.get_origin(x) is tuple]
-    return next((typing.get_args(x)[0] for x in tuples if typing.get_args(x)[1:] == (...,)), None)
+    for option in options_of(declared):
+        if typing.get_origin(option) is tuple and typing.get_args(option)[1:] == (...,):
+            return typing.get_args(option)[0]
+    return None
 
 
 def from_text(text: str, declared: object = Any) -> Any:
@@ -121,16 +123,18 @@ def cast_to_declared(value: object, declared: object) -> Any:
 
 def has_type(value: object, declared: object) -> bool:
     """Report whether a value is of a declared type; of one that is not known here every value is."""
-    return any(_is_option(value, option) for option in options_of(declared))
-
-
-def _is_option(value: object, option: object) -> bool:
-    if option in KINDS:
-        return isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
-    if typing.get_origin(option) is typing.Literal:
-        return value in typing.get_args(option)
-    element = element_of(option)
-    return element is None or (isinstance(value, tuple) and all(has_type(part, element) for part in value))
+    for option in options_of(declared):
+        if option in KINDS:
+            found = isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
+        elif typing.get_origin(option) is typing.Literal:
+            found = value in typing.get_args(option)
+        elif element := element_of(option):
+            found = isinstance(value, tuple) and all(has_type(part, element) for part in value)
+        else:
+            return True
+        if found:
+            return True
+    return False
 
 
 def refusal(value: object, declared: object, example: object = None) -> str:
