@@ -47,15 +47,19 @@ def options_of(declared: object) -> tuple[Any, ...]:
 @functools.cache
 def words_of(declared: object) -> tuple[str, ...]:
     """Return the words of a declared type, such as "never" of `int | Literal["never"]`."""
-    literals = [x for x in options_of(declared) if typing.get_origin(x) is typing.Literal]
-    return tuple(word for x in literals for word in typing.get_args(x))
+    words: tuple[str, ...] = ()
+    for option in options_of(declared):
+        words += typing.get_args(option) if typing.get_origin(option) is typing.Literal else ()
+    return words
 
 
 @functools.cache
 def element_of(declared: object) -> Any:
     """Return the type of the parts of a tuple of any length, None beside it or not; None for any other type."""
-    tuples = [x for x in options_of(declared) if typing.get_origin(x) is tuple]
-    return next((typing.get_args(x)[0] for x in tuples if typing.get_args(x)[1:] == (...,)), None)
+    for option in options_of(declared):
+        if typing.get_origin(option) is tuple and typing.get_args(option)[1:] == (...,):
+            return typing.get_args(option)[0]
+    return None
 
 
 def from_text(text: str, declared: object = Any) -> Any:
@@ -121,16 +125,18 @@ def cast_to_declared(value: object, declared: object) -> Any:
 
 def has_type(value: object, declared: object) -> bool:
     """Report whether a value is of a declared type; of one that is not known here every value is."""
-    return any(_is_option(value, option) for option in options_of(declared))
-
-
-def _is_option(value: object, option: object) -> bool:
-    if option in KINDS:
-        return isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
-    if typing.get_origin(option) is typing.Literal:
-        return value in typing.get_args(option)
-    element = element_of(option)
-    return element is None or (isinstance(value, tuple) and all(has_type(part, element) for part in value))
+    for option in options_of(declared):  # one call alone, since each setting is asked several times in a run
+        if option in KINDS:
+            is_right = isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
+        elif typing.get_origin(option) is typing.Literal:
+            is_right = value in typing.get_args(option)
+        elif element := element_of(option):
+            is_right = isinstance(value, tuple) and all(has_type(part, element) for part in value)
+        else:
+            is_right = True
+        if is_right:
+            return True
+    return False
 
 
 def refusal(value: object, declared: object, example: object = None) -> str:
