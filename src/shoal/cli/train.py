@@ -84,14 +84,11 @@ class TrainFlags(RunFlags):
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the result."""
     words = flags.leading_words(arguments)
-    _, parameters = flags.parse_environment(_assignments(arguments))
-    parse = functools.partial(parse_run, COMMAND, DESCRIPTION, TrainFlags, parameters=parameters)
     if not words:  # ENV is among the flags: read all flags once to find the words that are none
         # The page must wait, since it shows the defaults of the environment's preset.
         without_help = [word for word in arguments if word not in flags.HELP_FLAGS]
-        words = parse(without_help, environment="")[-1]
-    environment, _ = flags.parse_environment(words)
-    known, choices, overrides, words = parse(arguments, environment=environment)
+        words = _parse(without_help, environment="")[-1]
+    known, choices, overrides, words = _parse(arguments, flags.parse_environment(words)[0])
     environment, parameters = flags.parse_environment(words)
     if not choices.config:
         flags.require("environment", "shoal train CartPole-v1", environment)
@@ -129,6 +126,12 @@ def print_result(trained: TrainedRun) -> int:
 def print_summary(trained: TrainedRun) -> None:
     """Print the results in a summary."""
     output.print_result(result_text(trained.summary, trained.path), trained.path)
+
+
+def _parse(arguments: Sequence[str], environment: str) -> tuple[Defaults, Any, dict[str, Any], list[str]]:
+    """Read the flags of this command; see `parse_run`."""
+    _, parameters = flags.parse_environment(_assignments(arguments))
+    return parse_run(COMMAND, DESCRIPTION, TrainFlags, arguments, environment, parameters)
 
 
 def parse_run(

@@ -146,8 +146,10 @@ def parameter(
         "in_reward": in_reward,
         "bounds": limits != Bounds() and limits,
     }
-    # What is not given is inherited from the field that a subclass declares anew.
-    metadata = {"is_parameter": True} | {name: value for name, value in given.items() if value}
+    metadata: dict[str, Any] = {"is_parameter": True}
+    for name, value in given.items():  # what is not given is inherited
+        if value:
+            metadata[name] = value
     if functions is not None:
         metadata["functions"] = tuple(functions)
     if isinstance(default, np.ndarray):  # a dataclass refuses it as a default, since it could be written to

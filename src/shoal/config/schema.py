@@ -66,7 +66,7 @@ def schema_of(cls: object) -> tuple[FieldSchema, ...]:
             continue
         may_nest, is_data = "keyed" not in own and _may_nest(declared), name in data and "choice" not in own
         given: dict[str, Any] = {"group": groups.get(name, "")}
-        for key in own.keys() & set(FieldSchema._fields):
+        for key in own.keys() & FieldSchema._fields:  # others are of environments and of structs
             given[key] = own[key]
         schema.append(FieldSchema(name, declared, may_nest, is_data, **given))
     return tuple(schema)

@@ -21,7 +21,7 @@ from shoal.config import fields
 from shoal.config.other_trainers import hint_of_other_trainer, switches_off
 from shoal.config.requirements import Needs, Table
 from shoal.config.schema import FieldSchema, StructChoice, field_texts, schema_of
-from shoal.config.values import has_type, options_of, refusal
+from shoal.config.values import has_type, options_of, refusal, words_of
 
 T = TypeVar("T")
 
@@ -317,9 +317,11 @@ def check_fields(config: object) -> None:
                     "chooses one by its name"
                 )
             continue
+        # Words are looked up first, since that calls nothing, and a run checks its settings several times.
+        is_plain = type(value) is declared or value in words_of(declared)
         # Its use reports what is not a function.
-        is_read = type(value) is not declared and (isinstance(value, str) or not setting.may_name_function)
-        if is_read and not has_type(value, declared):
+        is_function = not is_plain and not isinstance(value, str) and setting.may_name_function
+        if not (is_plain or is_function or has_type(value, declared)):
             raise ShoalError(f"{name}={value!r} {refusal(value, declared)}")
         if isinstance(value, numbers.Real | tuple) and not isinstance(value, bool) and declared is not Any:
             bounds = setting.field.bounds or (_FINITE if float in options_of(declared) else None)

@@ -47,8 +47,10 @@ def options_of(declared: object) -> tuple[Any, ...]:
 @functools.cache
 def words_of(declared: object) -> tuple[str, ...]:
     """Return the words of a declared type, such as "never" of `int | Literal["never"]`."""
-    literals = [x for x in options_of(declared) if typing.get_origin(x) is typing.Literal]
-    return tuple(word for x in literals for word in typing.get_args(x))
+    words: tuple[str, ...] = ()
+    for option in options_of(declared):
+        words += typing.get_args(option) if typing.get_origin(option) is typing.Literal else ()
+    return words
 
 
 @functools.cache
@@ -123,16 +125,16 @@ def cast_to_declared(value: object, declared: object) -> Any:
 
 def has_type(value: object, declared: object) -> bool:
     """Report whether a value is of a declared type; of one that is not known here every value is."""
-    for option in options_of(declared):
+    for option in options_of(declared):  # one call alone, since each setting is asked several times in a run
         if option in KINDS:
-            found = isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
+            is_right = isinstance(value, KINDS[option][0]) and (option is bool or not isinstance(value, bool))
         elif typing.get_origin(option) is typing.Literal:
-            found = value in typing.get_args(option)
+            is_right = value in typing.get_args(option)
         elif element := element_of(option):
-            found = isinstance(value, tuple) and all(has_type(part, element) for part in value)
+            is_right = isinstance(value, tuple) and all(has_type(part, element) for part in value)
         else:
-            return True
-        if found:
+            is_right = True
+        if is_right:
             return True
     return False
 
