@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(GARBAGE_THRESHOLD)
     for name in CALLBACK_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # In a process that is not Shoal's own, signals belong to its program.
     saves = own_process and arguments and arguments[0] in SAVING_COMMANDS
     with signals.handle(command_line=True) if saves else contextlib.nullcontext():  # before any heavy import
         try:
@@ -190,6 +191,7 @@ def _import_command(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"shoal.cli.{name}")
     except Exception as error:
+        # JAX reads them when it is imported, and its errors do not always name the variable.
         variables = [x for x in sorted(os.environ) if x.startswith("JAX_")]
         if "jax" in sys.modules or not variables:
             raise

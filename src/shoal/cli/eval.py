@@ -127,6 +127,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def table(results: dict[str, Any]) -> str:
     """Format a line for each seed, and the interquartile mean."""
+    # Members of several settings have labels, which are longer than seeds.
     width = max(6, *(len(str(member)) + 2 for member in results["metrics"]))
     lines = [
         f"{results['environment']}, {results['which']} policies, {results['mode']}, "
@@ -135,6 +136,7 @@ def table(results: dict[str, Any]) -> str:
     ]
     metrics, interval = results["metrics"].values(), results["interval"]
     spreads = [format_numbers([x[name] for x in metrics], interval) for name in ("return_min", "return_max")]
+    # Means and deviations together, so that a column's digits can be compared with the other's.
     both = format_numbers([x[name] for name in ("return_mean", "return_std") for x in metrics], interval)
     columns = both[: len(metrics)], both[len(metrics) :], *spreads
     for seed, x, mean, std, low, high in zip(results["metrics"], metrics, *columns, strict=True):

@@ -71,9 +71,12 @@ def _flags(config: object, title: str, owner: str) -> Iterator[tuple[str, Flag]]
     order = {name: place for place, name in enumerate(titles)}
     found = settings.settings_of(config)
     parts = {} if owner else _parts(config)
+    # The flags of a part stand under the title of the part, and not a second time here.
     own = found.keys() - {name for part in parts.values() for name in settings.settings_of(part)}
+    # Fields keep the order of leaves; a page has that of the groups.
     for name in sorted(filter(own.__contains__, found), key=lambda x: order.get(x, len(order))):
         group, setting = titles.get(name, title), found[name]
+        # Two parts may have groups of one name, which the part's title tells apart.
         is_known_group = group in (MOST_USED, title) or not owner
         flag = Flag(_flag_text(name, setting), _help_text(setting))
         yield group if is_known_group else f"{owner}: {group}", flag

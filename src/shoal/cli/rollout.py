@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     """Make the steps, and print the statistics."""
     settings, words = flags.parse(COMMAND, DESCRIPTION, RolloutFlags(), arguments)
     environment, parameters = flags.parse_environment(words)
+    # A policy knows the environment that it was trained in.
     if not settings.policy:
         flags.require("environment", "shoal rollout CartPole-v1", environment)
     with Activity() as activity:

@@ -170,6 +170,7 @@ def all_names(config: object) -> set[str]:
 
 @fields.once_per_class
 def _default_names(cls: Any) -> set[str]:
+    # So that a setting of a struct which is not chosen has no effect, and is no unknown name.
     nested = {field.name for field in schema_of(cls) if field.may_nest}
     defaults = [x.default for x in dataclasses.fields(cls) if x.name in nested and is_nested(x.default)]
     return set[str]().union(*map(settings_of, defaults))
@@ -227,6 +228,7 @@ def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
     changes = {}
     for declared in schema_of(type(config)):
         name, value = declared.name, getattr(config, declared.name)
+        # What does not change stays the same object, by which callers see that nothing was replaced.
         if declared.may_nest and is_nested(value):
             if (replaced := _replaced(value, values)) is not value:
                 changes[name] = replaced
@@ -246,6 +248,7 @@ def unknown_setting(name: str, value: Any, config: Any, known: Iterable[str] = (
       known: settings among which the nearest is looked for; by default the config's.
     """
     own = settings_of(config)
+    # The struct that would have it says more than a name that only looks like it.
     for field in dataclasses.fields(config):
         default, chosen = field.default, own.get(field.name)
         if chosen and chosen.field.choice and is_nested(default) and name in settings_of(default):
@@ -259,6 +262,7 @@ def unknown_setting(name: str, value: Any, config: Any, known: Iterable[str] = (
 def hint_of(name: str, options: Iterable[str], value: str = "") -> str:
     """Suggest what an unknown setting or flag (with a "False" after it) means elsewhere, or the nearest option."""
     named = list(options)
+    # `wandb` and `--wandb-project` are how other trainers ask for a logger.
     if name.strip("-").replace("-", "_").partition("_")[0] in LOGGERS:
         return nearest(name, named) or f"; {LOGGING}"
     return hint_of_other_trainer(name, named, value if switches_off(value) else "") or nearest(name, named)
@@ -285,6 +289,7 @@ def groups_of(config: Any) -> dict[str, tuple[str, ...]]:
             titles |= {name: title for name in names if name not in titles}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        # Those of a nested struct that names no group are found under the struct's field.
         for name in settings_of(value) if is_nested(value) else ():
             titles.setdefault(name, settings_of(value)[name].field.group or field.name)
     for name, setting in settings_of(config).items():

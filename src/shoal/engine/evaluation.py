@@ -173,6 +173,7 @@ def add_timestep(
 def summarise_episodes(results: EpisodeResults) -> dict[str, Array]:
     """Compute the metrics of an evaluation, one number each, from its episodes."""
     metrics: dict[str, Array] = {}
+    # `()` where there is one agent, whose return is the team's.
     agents = () if isinstance(results.agents, tuple) else results.agents.T
     of_agents = [(f"return_agent_{i}", x) for i, x in enumerate(agents)]
     for name, x in (("return", results.returned), ("length", results.length), *of_agents):

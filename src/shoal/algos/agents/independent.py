@@ -204,6 +204,7 @@ class _OfAgents(NamedTuple):
             metrics.append(result[1])
             checks.append(result[2] if len(result) == 3 else {})
         is_one = self.sets.is_one
+        # Pairs of sums and weights: their sum over the sets is the mean over all agents.
         total: Any = metrics[0] if is_one else jax.tree.map(lambda *xs: sum(xs), *metrics)
         not_finite: Any = checks[0] if is_one else jax.tree.map(lambda *xs: jnp.any(jnp.stack(xs)), *checks)
         return self._joined(learners), total, not_finite

@@ -178,6 +178,7 @@ def update(
     count = offered(updates, opponents.every)
     slot = jnp.where(updates % opponents.every == 0, slot_of(slot_key, count, size), size)
     pool = stored(learner.shared.pool, algorithm.policy(updated, clock), slot)
+    # Of the entries that are filled; the shared key, so that all devices meet the same opponents.
     opponent = jax.random.randint(opponent_key, learner.shared.opponent.shape, 0, jnp.minimum(count, size))
     return updated._replace(shared=Learned(updated.shared, pool, opponent)), metrics, checks
 

@@ -51,6 +51,7 @@ def normalise_targets(
     """
     if shared.value is None:
         return shared, output, target
+    # Before they normalise, so that the first rollout is not normalised by moments of nothing.
     moments = statistics.update_moments(shared.value, target, weight, axis_name=axis)
     if config.norm_value == "popart":
         shared = shared._replace(network=rescale_value_layer(shared.network, shared.value, moments))
