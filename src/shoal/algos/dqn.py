@@ -18,7 +18,7 @@ import optax
 from shoal.algos.acting import exploration, normalisation
 from shoal.algos.acting.exploration import ActingPolicy
 from shoal.algos.learning import action_values, metric_means, optimisers, replay
-from shoal.algos.learning.action_values import Transitions, legal
+from shoal.algos.learning.action_values import SampledTransitions, legal
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.config import struct
 from shoal.nets.noisy import with_noise
@@ -235,7 +235,7 @@ def gradient_step(
         window,
     )
 
-    def loss(network: PyTree, rows: tuple[PyTree, Transitions]) -> tuple[Array, tuple[Array, Array]]:
+    def loss(network: PyTree, rows: tuple[PyTree, SampledTransitions]) -> tuple[Array, tuple[Array, Array]]:
         observation, batch = rows
         output = with_noise(network, noise_key).values(observation)
         losses = action_values.loss(config, output, batch)
@@ -274,7 +274,7 @@ def make_batch(
     target_network: PyTree,
     ring: StoredSteps,
     window: Window,
-) -> tuple[PyTree, Transitions]:
+) -> tuple[PyTree, SampledTransitions]:
     """Return the observations at the windows' starts, [B, ...], and the targets of the actions taken there.
 
     No gradient passes through these. Where there is no transition observations are zeros, since anything may be there,
@@ -310,7 +310,7 @@ def make_batch(
             ),
         )
         end = jax.tree.map(lambda x: x[0], (output, selector))  # not read: the return is complete
-        return observation, Transitions(start.action, reward, jnp.zeros_like(weight), weight, *end)
+        return observation, SampledTransitions(start.action, reward, jnp.zeros_like(weight), weight, *end)
     returns = replay.n_step_return(window, config.gamma)
     end = replay.steps_at(ring, window, returns.steps)
     output, selector = values_at(end)
@@ -318,7 +318,7 @@ def make_batch(
     if config.munchausen:
         output = legal(output, end.action_mask)
         acting = legal(target_network.values(observation), start.action_mask)
-    return observation, Transitions(
+    return observation, SampledTransitions(
         start.action, returns.reward, returns.discount, returns.weight, output, selector, acting
     )
 

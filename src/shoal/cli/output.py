@@ -16,7 +16,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.terminal import harmless
 
 
-class Stream(io.TextIOWrapper):
+class ProtectedStream(io.TextIOWrapper):
     """A standard stream whose writes cannot fail: the first error is kept, and from then on everything is dropped.
 
     The layers below are the standard library's: a signal within a `write` of Python's would make them write twice.
@@ -74,7 +74,7 @@ def protect_streams() -> None:
         # A path or a text that the terminal's encoding lacks is not an error.
         errors = former.errors if former and former.errors != "strict" else "backslashreplace"
         lines = name == "stderr" or former is None or former.line_buffering or former.write_through
-        stream = Stream(
+        stream = ProtectedStream(
             io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False)),
             encoding=getattr(former, "encoding", None),
             errors=errors,
@@ -114,7 +114,7 @@ def _take_error() -> OSError | None:
         drop(sys.stdout.fileno())
         return error
     stream = sys.stdout
-    if not isinstance(stream, Stream):
+    if not isinstance(stream, ProtectedStream):
         return None
     lost, stream.error = stream.error, None
     return lost

@@ -12,7 +12,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import arguments
 from shoal.records import comparisons, curves, scores
 from shoal.reports import compare_inputs as inputs
-from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Bounds, ComparedRun, DeclaredScale
+from shoal.reports.compare_inputs import ABSOLUTE, FINAL, ComparedRun, DeclaredScale, ScoreBounds
 from shoal.reports.compare_rows import ComparedRow, Comparison, Estimate, common_times, times_to_score
 from shoal.reports.run_record import RETURN
 
@@ -136,11 +136,11 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _bounds_of(
-    given: Mapping[str, Bounds],
+    given: Mapping[str, ScoreBounds],
     entries: Sequence[ComparedRun],
     environments: Sequence[str],
     declared: Declared | None,
-) -> tuple[dict[str, Bounds], list[str]]:
+) -> tuple[dict[str, ScoreBounds], list[str]]:
     """Find the bounds of each environment: those given, else those declared, which are of the default parameters.
 
     Returns:
@@ -169,7 +169,7 @@ def _bounds_of(
     return found, notes
 
 
-def _row(name: str, entries: tuple[ComparedRun, ...], bounds: Mapping[str, Bounds]) -> ComparedRow:
+def _row(name: str, entries: tuple[ComparedRun, ...], bounds: Mapping[str, ScoreBounds]) -> ComparedRow:
     counts = {len(entry.scores) for entry in entries}
     if len(counts) > 1:
         listed = ", ".join(f"{len(x.scores)} in {x.environment}" for x in entries)

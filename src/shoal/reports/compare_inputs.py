@@ -27,7 +27,7 @@ EVALUATION_SETTINGS = ("score", "eval_mode", "eval_max_steps", "eval_consecutive
 MAX_DIFFERENCES = 3  # that one sentence lists
 
 
-class Bounds(NamedTuple):
+class ScoreBounds(NamedTuple):
     """The scores of an environment that normalisation makes 0 and 1."""
 
     low: float
@@ -299,7 +299,7 @@ def is_finite_number(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_bounds(bounds: Mapping[str, object], environments: Sequence[str]) -> dict[str, Bounds]:
+def check_bounds(bounds: Mapping[str, object], environments: Sequence[str]) -> dict[str, ScoreBounds]:
     """Read bounds of scores by environment: (low, high), such as the scores of random actions and of the best policy.
 
     Raises:
@@ -315,7 +315,7 @@ def check_bounds(bounds: Mapping[str, object], environments: Sequence[str]) -> d
             raise ShoalError(
                 f"bounds of {name}: {pair!r} are not a low and a higher finite number, such as {name}=0:500"
             )
-        read_bounds[name] = Bounds(float(ends[0]), float(ends[1]))
+        read_bounds[name] = ScoreBounds(float(ends[0]), float(ends[1]))
     return read_bounds
 
 

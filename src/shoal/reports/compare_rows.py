@@ -7,7 +7,7 @@ from typing import TypedDict
 import numpy as np
 
 from shoal.records import curves, scores
-from shoal.reports.compare_inputs import ABSOLUTE, FINAL, Bounds, ComparedRun
+from shoal.reports.compare_inputs import ABSOLUTE, FINAL, ComparedRun, ScoreBounds
 from shoal.reports.run_record import RETURN
 
 
@@ -61,7 +61,7 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
     metric: str
     environments: tuple[str, ...]
-    bounds: Mapping[str, Bounds]
+    bounds: Mapping[str, ScoreBounds]
     target: float | None = None
     consecutive: int = 2
     notes: tuple[str, ...] = ()

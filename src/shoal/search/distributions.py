@@ -27,7 +27,7 @@ DIGITS = 6  # significant digits of a drawn number, so that it can be read and t
 
 
 @dataclasses.dataclass(frozen=True)
-class ValueDistribution(abc.ABC):
+class SettingDistribution(abc.ABC):
     """A distribution of the values of one setting.
 
     Attributes:
@@ -50,7 +50,7 @@ class ValueDistribution(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Between(ValueDistribution):
+class Between(SettingDistribution):
     """A distribution of numbers between two bounds."""
 
     low: float
@@ -157,7 +157,7 @@ class Int(Between):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice(ValueDistribution):
+class Choice(SettingDistribution):
     """One of several values, all equally likely.
 
     Attributes:
@@ -185,7 +185,7 @@ RANGES: dict[str, type[Between]] = {kind.name: kind for kind in (UniformRange, L
 NAMES = (*RANGES, "choice")
 
 
-def read_distribution(setting: str, given: object) -> ValueDistribution:
+def read_distribution(setting: str, given: object) -> SettingDistribution:
     """Read a distribution from its text, such as `log:1e-5:1e-2`, or from a list of choices.
 
     The choices of a text stay texts, since only the setting's type tells whether `none` is a text or no value.
@@ -193,7 +193,7 @@ def read_distribution(setting: str, given: object) -> ValueDistribution:
     Raises:
       ShoalError: it is none of these, there is no such distribution, or its bounds are wrong.
     """
-    if isinstance(given, ValueDistribution):
+    if isinstance(given, SettingDistribution):
         distribution = given
     elif isinstance(given, list | tuple):
         return Choice(read_values(setting, given))
@@ -209,7 +209,7 @@ def read_distribution(setting: str, given: object) -> ValueDistribution:
     return distribution
 
 
-def _read_text(setting: str, text: str) -> ValueDistribution:
+def _read_text(setting: str, text: str) -> SettingDistribution:
     kind, *words = text.split(":")
     if kind not in NAMES:
         raise ShoalError(

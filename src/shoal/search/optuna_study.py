@@ -24,7 +24,7 @@ from shoal.base.files import report_os_errors, write_whole_file
 from shoal.base.imports import import_package
 from shoal.config import arguments
 from shoal.records.scores import rank_settings
-from shoal.search.distributions import Choice, Int, Log, OneMinusLog, UniformRange, ValueDistribution
+from shoal.search.distributions import Choice, Int, Log, OneMinusLog, SettingDistribution, UniformRange
 from shoal.search.ranking import MemberResult, Ranked, rank, score_of
 from shoal.search.space import Point, Space, format_value, label_of
 from shoal.search.sweep_directory import first_difference
@@ -346,7 +346,7 @@ def _by_dependence(space: Space) -> list[str]:
     return sorted(space.names, key=depth)
 
 
-def _suggest_value(trial: Any, name: str, kind: ValueDistribution) -> None:
+def _suggest_value(trial: Any, name: str, kind: SettingDistribution) -> None:
     match kind:
         case UniformRange(low, high):
             trial.suggest_float(name, low, high)

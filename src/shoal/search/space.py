@@ -45,7 +45,7 @@ from shoal.config.values import cast_to_declared, from_text, options_of
 from shoal.search.distributions import (
     Choice,
     Int,
-    ValueDistribution,
+    SettingDistribution,
     is_same,
     natural_order,
     read_distribution,
@@ -70,7 +70,7 @@ class Space:
     """
 
     grid: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    random: Mapping[str, ValueDistribution] = dataclasses.field(default_factory=dict)
+    random: Mapping[str, SettingDistribution] = dataclasses.field(default_factory=dict)
     where: Mapping[str, Mapping[str, tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -136,7 +136,7 @@ class Space:
             for other, values in self.where.get(name, {}).items()
         )
 
-    def distribution(self, name: str) -> ValueDistribution:
+    def distribution(self, name: str) -> SettingDistribution:
         """Return a setting's distribution; the values of a grid are those of a choice."""
         return self.random[name] if name in self.random else Choice(self.grid[name])
 
@@ -196,7 +196,7 @@ def _cast(value: object, declared: object) -> Any:
     return float(value) if float in options_of(declared) and type(value) is int else value
 
 
-def _check_draws(name: str, kind: ValueDistribution, setting: Setting) -> None:
+def _check_draws(name: str, kind: SettingDistribution, setting: Setting) -> None:
     """Require that a range of numbers is for a setting that is a number, and one of whole numbers where it must be."""
     options = options_of(setting.declared)
     if isinstance(kind, Choice):

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 
 from shoal.algos.learning import action_values, metric_means
-from shoal.algos.learning.action_values import Transitions
+from shoal.algos.learning.action_values import SampledTransitions
 from shoal.ops.distributions import DiscreteValued
 from shoal.types import CLIPPING
 
@@ -24,7 +24,7 @@ def test_the_mass_beyond_the_atoms_of_c51_is_that_of_a_loop(scale):
     reward, weight = scale * RNG.normal(size=count) * 2, (RNG.uniform(size=count) < 0.8).astype(float)
     discount = np.where(RNG.uniform(size=count) < 0.3, 0.0, 0.9)
     reward[weight == 0] = np.nan
-    batch = Transitions(
+    batch = SampledTransitions(
         jnp.zeros(count, int),
         *(jnp.asarray(x, jnp.float32) for x in (reward, discount, weight)),
         DiscreteValued(

@@ -30,7 +30,7 @@ from shoal.types import (
 )
 
 
-class Memory(NamedTuple):
+class AgentMemories(NamedTuple):
     """The memories of all agents, [N, A, ...]."""
 
     sets: tuple[PyTree, ...]  # the memory of each set's agents
@@ -167,7 +167,9 @@ class _OfAgents(NamedTuple):
         shapes = [(*batch_shape, size) for size in self.sets.sizes]
         memories = tuple(self.algorithm.memory(shape) for shape in shapes)
         has_memory = bool(jax.tree.leaves(memories))
-        return Memory(memories, jnp.zeros((*batch_shape, sum(self.sets.sizes)), bool) if has_memory else None)
+        return AgentMemories(
+            memories, jnp.zeros((*batch_shape, sum(self.sets.sizes)), bool) if has_memory else None
+        )
 
     def policy(self, learner: Learner, clock: Clock) -> PyTree:
         return self.sets.all(self.algorithm.policy(part, clock) for part in self._split(learner))
@@ -189,7 +191,7 @@ class _OfAgents(NamedTuple):
             results.append(self._unfold(result, size))
         memories, actions, extras = zip(*results, strict=True)
         absent = None if memory.absent is None else ~agent_axis.alive_of(timestep)
-        return Memory(memories, absent), self.sets.join(actions, 1), extras
+        return AgentMemories(memories, absent), self.sets.join(actions, 1), extras
 
     def update(
         self, learner: Learner, trajectory: Trajectory, keys: Keys, clock: Clock
@@ -217,7 +219,7 @@ class _OfAgents(NamedTuple):
     def warm_up(self, learner: Learner, trajectory: Trajectory) -> Learner:
         see: Any = self.algorithm.warm_up
         empty = ((),) * len(self.sets.sizes)  # of random actions
-        trajectory = trajectory._replace(extras=empty, memory=Memory(empty, None))
+        trajectory = trajectory._replace(extras=empty, memory=AgentMemories(empty, None))
         pairs = zip(self._split(learner), self._trajectories(trajectory), strict=True)
         return self._joined([see(*pair) for pair in pairs])
 
@@ -251,7 +253,7 @@ class _OfAgents(NamedTuple):
         local = [self._unfold(x.local, size) for x, size in zip(learners, self.sets.sizes, strict=True)]
         return Learner(self.sets.all(x.shared for x in learners), self.sets.all(local))
 
-    def _parts(self, memory: Memory) -> tuple[Sequence[PyTree], Sequence[Array | None]]:
+    def _parts(self, memory: AgentMemories) -> tuple[Sequence[PyTree], Sequence[Array | None]]:
         return memory.sets, self.sets.split(memory.absent, 1)
 
 

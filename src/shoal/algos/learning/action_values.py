@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shoal.algos.dqn_config import DQNConfig
 
 
-class Transitions(NamedTuple):
+class SampledTransitions(NamedTuple):
     """Transitions of one or several steps, of a batch [B]."""
 
     action: Array
@@ -39,7 +39,7 @@ def legal(values: Array, mask: Array | None) -> Array:
     return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), values, -jnp.inf)
 
 
-def loss(config: DQNConfig, output: PyTree, batch: Transitions) -> Array:
+def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
     """Compute the loss of each transition [B] for the network's output at its start; 0 where the weight is 0.
 
     For expected values this is half the squared TD error, or Huber's; for a distribution the cross-entropy with the
@@ -73,7 +73,7 @@ def loss(config: DQNConfig, output: PyTree, batch: Transitions) -> Array:
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
 
 
-def clipping(config: DQNConfig, batch: Transitions, axis: tuple[str, ...]) -> dict[str, Mean]:
+def clipping(config: DQNConfig, batch: SampledTransitions, axis: tuple[str, ...]) -> dict[str, Mean]:
     """Measure the mass of categorical targets beyond their atoms; empty for other kinds of values.
 
     Atoms from r / (1 - γ) of the least reward to that of the greatest hold all targets; γ is 0 where nothing follows.
