@@ -173,7 +173,7 @@ def test_the_layers_of_the_encoder_are_checked_for_what_the_actor_and_the_critic
     for critic_only in ((), ("state",)):
         spec = EnvSpec(Dict(entries), Discrete(3), critic_only=critic_only)
         with pytest.raises(
-            ShoalError, match=r"the 3 x 3 image that reaches convolution 1 from observation/state"
+            ShoalError, match=r"the 3 x 3 image that reaches convolution 1 of observation/state"
         ):
             config.validate(spec, 4, 32)
     with pytest.raises(ShoalError, match=r"encoder='cnn' needs an observation \[height, width, channels\]"):

@@ -152,7 +152,7 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"  not trained to the end, since a number was not finite: {failed}")
     shares = [x["unfinished"] for x in metrics]
     lines += unfinished_lines(sum(shares) / len(shares), results["max_steps"])
-    lines += [*agent_lines(list(metrics), results["team_return"]), *info_lines(results)]
+    lines += [*agent_lines(list(metrics), results.get("team_return", "")), *info_lines(results)]
     return "\n".join([*lines, *trial_lines(results["by_episode"]), *rendered_lines(results)])
 
 

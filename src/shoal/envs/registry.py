@@ -164,7 +164,9 @@ def make(name: str, /, **parameters: object) -> Environment:
       ShoalError: the name or a parameter is unknown, or a value has the wrong type or is out of its bounds. NaN
         always is; infinity is, unless the field's bounds admit it (see `parameter`).
     """
-    from shoal.envs.parameters import check_parameters  # noqa: PLC0415  (imports JAX)
+    from shoal.config import struct  # noqa: PLC0415  (imports JAX)
+    from shoal.config.traced import check_static  # noqa: PLC0415
+    from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
     entry = _entry(name)
     constructor = resolve(name, entry.constructor)
@@ -173,6 +175,10 @@ def make(name: str, /, **parameters: object) -> Environment:
         parameter: _check_parameter(name, parameter, value, known, bounds)
         for parameter, value in {**entry.parameters, **parameters}.items()
     }
+    cls = inspect.unwrap(constructor)
+    # Before the constructor, which may compute with a static number.
+    for parameter in parameters.keys() - (struct.data_fields(cls) if struct.is_struct(cls) else known):
+        check_static(f"{name}: {parameter}", parameters[parameter])
     # The parameters of wrappers, unless the environment has its own of that name.
     wrapper_parameters: dict[str, Any] = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():

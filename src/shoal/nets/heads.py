@@ -205,7 +205,7 @@ def head_for(
         needs = "; tanh_normal and beta need finite bounds" if kind in ("tanh_normal", "beta") else ""
         raise ShoalError(
             f"distribution={kind!r} does not fit the action space {action_space}: it must be one of "
-            f"{', '.join(fitting)}{nearest(kind, fitting)}{needs}."
+            f"{', '.join(fitting)}{needs}{nearest(kind, fitting)}."
         )
     if isinstance(action_space, Discrete):
         return CategoricalHead(action_space.n)

@@ -79,6 +79,10 @@ def check_storable(leaves: Mapping[str, Leaf]) -> None:
       ShoalError: a dtype that the format cannot hold; the sentence names the leaf.
     """
     for name, leaf in leaves.items():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ShoalError(f"{name!r} cannot be saved under that name: it is not valid Unicode.") from None
         if not is_key(leaf) and leaf.dtype.name not in STORABLE:
             raise ShoalError(
                 f"{name!r} cannot be saved: its dtype is {leaf.dtype.name}; use one such as float32 or int32."
