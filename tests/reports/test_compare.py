@@ -661,6 +661,10 @@ def test_files_are_written_once(write_run, tmp_path):
     for name in ("plot", "export"):
         with pytest.raises(ShoalError, match=f"{name}=.* exists already"):
             compare(runs, **{name: tmp_path / "x.png"})
+    with pytest.raises(
+        ShoalError, match=r"export='.*y.png' is the file of plot too; give a name that is free"
+    ):
+        compare(runs, plot=tmp_path / "y.png", export=tmp_path / "." / "y.png")
     with pytest.raises(ShoalError, match=r"ends in none of \.png, \.pdf, \.svg; try '.*y\.pdf'"):
         compare(runs, plot=tmp_path / "y.jpg")
     with pytest.raises(ShoalError, match="there is no directory"):

@@ -53,6 +53,8 @@ def compare(
         exists, or cannot be written.
     """
     picture, exported = _new_file("plot", plot, figures.FORMATS), _new_file("export", export)
+    if picture is not None and picture == exported:
+        raise ShoalError(f"export={str(exported)!r} is the file of plot too; give a name that is free")
     comparison = read_comparison(
         runs,
         metric=metric,
