@@ -100,8 +100,8 @@ RANDOM_IN_MPE2 = {
 SCRIPTED = {"mpe/Spread-v0": -7.3, "mpe/SpeakerListener-v0": -8.5, "mpe/Tag-v0": 15.0}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RANDOM_IN_MPE2)
-@pytest.mark.quick("mpe/Spread-v0")
 def test_random_policies_reach_what_they_do_in_mpe2_and_scripted_ones_more(name):
     scripted = load("scripted")
     env, key = envs.make(name), jax.random.key(0)
@@ -113,7 +113,7 @@ def test_random_policies_reach_what_they_do_in_mpe2_and_scripted_ones_more(name)
     assert np.asarray(reached).mean() > SCRIPTED[name]
 
 
-@pytest.mark.quick("7")
+@pytest.mark.full
 @pytest.mark.parametrize("agents", [3, 7])
 def test_an_assignment_gives_each_agent_its_own_landmark(agents):
     """The best one for few agents; for many a greedy one."""

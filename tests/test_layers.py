@@ -76,6 +76,7 @@ def test_the_compiled_program_imports_nothing_of_the_host(structure):
         assert not {module.split(".")[0] for module in modules} & OF_THE_HOST, path
 
 
+@pytest.mark.full
 def test_the_structure_keeps_to_its_limits():
     """A number that is above its limit is made smaller again, or the limit changes with a reason."""
     output = subprocess.run(

@@ -174,6 +174,7 @@ def test_schedules_clips_and_separate_updates_hold_for_it(tmp_path, undrawn, set
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(run.learner.shared))
 
 
+@pytest.mark.full
 def test_a_users_optimiser_makes_the_steps_that_it_makes_alone():
     """With the clip before it, and the factor of the schedule in its learning rate."""
     config = with_settings(PPOConfig(), optimizer="own_parts:descent", hidden_sizes=(3,), learning_rate=0.1)
@@ -198,6 +199,7 @@ def validate(config=None, **settings):
 CATEGORICAL = {"value_head": "categorical", "value_low": 0.0, "value_high": 1.0, "value_loss": "two_hot"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "settings, said",
     [

@@ -392,10 +392,10 @@ def test_the_kl_stop_ends_the_actors_updates_only_and_the_critic_may_have_more_e
     assert distance(before.actor, unstopped.shared.network.actor) > 2 * one_step
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "schedule,progress,factor", [("linear", 0.25, 0.75), ("cosine", 0.5, 0.5), ("constant", 0.9, 1.0)]
 )
-@pytest.mark.quick("linear-0.25-0.75")
 def test_the_learning_rate_follows_its_schedule(schedule, progress, factor):
     env = envs.make("CartPole-v1")
     learner, trajectory = experience(small(**APART), env)

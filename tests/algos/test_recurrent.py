@@ -218,7 +218,12 @@ def everything(config, spec, key, chunks):
     return trajectory, values, replayed_values, found
 
 
-@pytest.fixture(params=VARIANTS, scope="module")
+FULL = "mingru, noise, normalised, no layer before"
+
+
+@pytest.fixture(
+    params=[pytest.param(x, marks=pytest.mark.full) if x == FULL else x for x in VARIANTS], scope="module"
+)
 def variant(request):
     """Everything of a variant at two of the chunk lengths, which go round from each variant to the next."""
     name, settings = VARIANTS[request.param]
@@ -258,7 +263,7 @@ def test_the_first_minibatch_has_ratio_one_at_each_chunk_length(variant):
         assert sums.clip_fraction == 0.0
 
 
-@pytest.mark.quick("episode")
+@pytest.mark.full
 @pytest.mark.parametrize("lasts", ["trial", "episode"])
 def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     """What is done after an episode's end depends on what was before it, or not."""
@@ -294,7 +299,7 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     assert (log_prob[3, 0] == log_prob[3, 1]) == (lasts == "episode")
 
 
-@pytest.mark.quick("run")
+@pytest.mark.full
 @pytest.mark.parametrize("lasts", ["trial", "run"])
 def test_the_memory_lasts_over_the_ends_of_episodes_or_not(lasts):
     """What was seen before an end, and the reward with which it came, count after it; the last action does not."""

@@ -181,7 +181,10 @@ CASES = {
 QUICK = ("dqn on a chain", "dqn of costs", "pqn of costs", "qr_dqn on a chain")
 
 
-@pytest.mark.parametrize("case", CASES)
+FULL = ("dqn on a chain", "qr_dqn on a chain")
+
+
+@pytest.mark.parametrize("case", [pytest.param(x, marks=pytest.mark.full) if x in FULL else x for x in CASES])
 @pytest.mark.quick(*QUICK)
 @pytest.mark.rare()
 def test_it_finds_the_optimal_values_within_one_percent(case):

@@ -261,7 +261,7 @@ DQN = {
 
 
 @pytest.mark.parametrize("case", DQN)
-@pytest.mark.quick("three steps", "munchausen", "retrace and double", "c51", "qr_dqn")
+@pytest.mark.quick("retrace and double", "c51", "qr_dqn")
 def test_updates_from_a_replay_are_those_of_numpy(case):
     """Three updates with a ring that wraps, a warm-up, and counts of which none divides another."""
     name, settings = DQN[case]

@@ -507,6 +507,7 @@ def test_what_is_sound_runs(shell):
     assert "there is no module 'an_env'" in shell.refused("eval", "run")
 
 
+@pytest.mark.full
 def test_a_picture_that_fails(shell):
     mine = shell.write(
         "an_env",

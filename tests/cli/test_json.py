@@ -33,6 +33,7 @@ def test_eval(path, printed):
     assert list(result["metrics"]) == ["0", "1"] and result["episodes"] == 4
 
 
+@pytest.mark.full
 def test_rollout_without_an_episode(printed):
     result = printed("rollout", "CartPole-v1", "--envs", 2, "--steps", 2)
     assert result["episodes"] == 0 and result["return_mean"] is None and result["path"] is None

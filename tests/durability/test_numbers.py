@@ -144,6 +144,7 @@ def test_evaluations_and_rollouts_say_it_too(tmp_path, capsys):
     assert line in capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.full
 def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(shoal.ShoalError, match=r"in update 1 .* its last checkpoint is from before"):
@@ -169,6 +170,7 @@ def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     assert_checkpoints_are_finite(path, before=41)
 
 
+@pytest.mark.full
 def test_the_command_ends_with_2_and_a_run_without_checkpoints_names_less(tmp_path, capsys):
     flags = [f"--{name.replace('_', '-')}={x}" for name, x in SETTINGS.items() if name != "progress"]
     arguments = [
@@ -352,6 +354,7 @@ def test_a_frozen_seed_stays_frozen_when_the_run_goes_on(tmp_path):
     )  # NaN is one, too
 
 
+@pytest.mark.full
 def test_where_all_seeds_fail_there_is_no_best_and_the_status_is_2(tmp_path, capsys):
     path = tmp_path / "run"
     sizes = {"total_steps": ENVS * STEPS * 12, "on_nan": "freeze"}

@@ -96,6 +96,7 @@ def test_each_episode_is_what_stepping_it_alone_gives(name, action, episodes, ma
     assert metrics["return_mean"] == pytest.approx(returns.mean())
 
 
+@pytest.mark.full
 def test_the_memory_is_kept_from_one_consecutive_episode_to_the_next():
     """The action is 1, which pays 2, from the third step on that is remembered; every episode has two steps."""
     env = Halves(bonus=1.0, short=2, long=2)

@@ -66,6 +66,7 @@ def test_chunks_of_updates_are_the_same_as_all_at_once(four_updates):
     assert first["episodes"].weight == rest["episodes"].weight == 1
 
 
+@pytest.mark.full
 def test_evaluation_does_not_disturb_training(four_updates):
     population, compiled = begin()
     for begins_interval in (True, False):

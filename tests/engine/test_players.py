@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from shoal.engine.players import RandomPlayer, ScriptedPlayer, pair
 from shoal.envs.team_probe import LEGAL, ROLES, TeamProbe
@@ -18,6 +19,7 @@ def timestep(mask=None):
     return TimeStep(jnp.arange(N * 3.0).reshape(N, 3), zeros, zeros + 1, ends, ends, mask)
 
 
+@pytest.mark.full
 def test_random_actions_are_legal_and_all_of_them_are_drawn():
     mask = jnp.broadcast_to(jnp.asarray(LEGAL)[jnp.asarray(ROLES)], (N, 3, 3))
     algorithm = RandomPlayer().algorithm(spec_of(TeamProbe()))

@@ -78,6 +78,7 @@ def test_the_batch_is_one_groups_share():
     assert (batch.num_envs, batch.reset_policy, batch.pool_size) == (4, "pool", 2)
 
 
+@pytest.mark.full
 def test_a_pool_of_starts_serves_all_episodes():
     """Two starts, drawn again and again: the ends of all episodes are those of the two."""
     population, compiled = populate(

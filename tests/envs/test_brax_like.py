@@ -103,6 +103,7 @@ def test_steps_of_the_fake_are_its_own():
     raise AssertionError("the episode did not end")
 
 
+@pytest.mark.full
 def test_episodes_leave_nothing_to_the_next():
     """Ends by the world's own rule, and by the time limit; what `info` holds begins anew."""
     env = TimeLimit(BraxLike(PushedPoint()), 7)
@@ -188,6 +189,7 @@ def test_an_object_has_brax_time_limit():
     assert FAMILIES["brax/"].adapter().adapted(world) == TimeLimit(BraxLike(world), 20)
 
 
+@pytest.mark.full
 @needs_brax
 def test_a_class_of_ones_own_is_made_by_its_import_name():
     env = make("brax/fake_brax:PushedPoint", breaks_at=3, max_episode_steps=9)
@@ -224,9 +226,7 @@ def test_a_class_that_differs_from_the_convention_is_one_sentence(kind):
         _ = BraxLike(kind()).action_space, BraxLike(kind()).observation_space
 
 
-@pytest.mark.quick(
-    "playground/CartpoleBalance-parameters8-ctrl_dt=0.0 is shorter than a step of the physics, sim_dt=0.01."
-)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "parameters", "sentence"),
     [

@@ -262,6 +262,7 @@ def test_wrong_names_and_parameters_are_named(name, parameters, sentence):
     assert sentence in str(error.value)
 
 
+@pytest.mark.full
 def test_tasks_of_several_agents_are_refused():
     with pytest.raises(
         ShoalError, match=r"jumanji/Connector has a reward for each of 10 agents; only environments"

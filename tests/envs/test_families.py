@@ -113,7 +113,7 @@ def test_the_names_of_a_family_are_those_of_its_package(prefix):
     assert len(family.names) == len(set(family.names))
 
 
-@pytest.mark.quick("playground/")
+@pytest.mark.full
 @pytest.mark.parametrize("prefix", [x for x in FAMILIES if x != "jaxmarl/"])
 def test_a_class_without_the_convention_is_refused(prefix):
     pytest.importorskip(FAMILIES[prefix].package)
@@ -290,7 +290,7 @@ def test_an_agent_plays_all_elements_of_a_space_and_no_others(package, call):
     np.testing.assert_array_equal(back, elements_of(made.space))
 
 
-@pytest.mark.quick("jaxmarl.environments.spaces-Dict({'a': m.Discrete(3)})-space4")
+@pytest.mark.full
 @pytest.mark.parametrize(("package", "call", "space"), OTHERS)
 def test_spaces_of_arrays_and_of_parts(package, call, space):
     own = space_in(package, call)

@@ -153,6 +153,7 @@ def test_steps_of_catch_are_those_of_gymnax_and_end_by_its_rules_or_a_limit():
     )
 
 
+@pytest.mark.full
 @needs_gymnax
 def test_a_batch_truncates_at_the_limit_and_shows_the_final_observation():
     _, _, timesteps = played(make(CATCH, max_episode_steps=7), 3, 16)

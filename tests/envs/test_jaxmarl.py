@@ -278,6 +278,7 @@ def test_the_critic_is_shown_the_state_of_the_world():
         make(SPREAD, global_state=True)
 
 
+@pytest.mark.full
 @needs_jaxmarl
 def test_parameters_are_those_of_jaxmarl_and_equal_ones_make_equal_environments():
     known = parameters_of(SPREAD)

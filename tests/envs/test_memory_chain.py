@@ -38,8 +38,8 @@ class Rules:
         return seen, 1.0 if action == self.context[self.query] else -1.0, True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("length", "num_bits"), [(1, 1), (2, 3), (3, 1), (32, 1), (7, 20)])
-@pytest.mark.quick("2-3", "32-1")
 def test_whole_episodes_follow_bsuites_rules(length, num_bits):
     actions, states, timesteps = played(MemoryChain(length, num_bits), 16, 3 * (length + 2), seed=length)
     states = jax.device_get(states)

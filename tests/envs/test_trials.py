@@ -200,6 +200,7 @@ def expected_steps(actions, limit, episodes, bonus):
             number, episode, returned = 0, episode + 1, 0.0
 
 
+@pytest.mark.full
 def test_a_batch_of_trials_under_vmap_goes_on_with_new_tasks():
     bonuses = jnp.asarray([1.0, 3.0])
     actions, timesteps = jax.device_get(jax.vmap(batch_rollout, (0, None))(bonuses, jax.random.key(5)))
@@ -250,6 +251,7 @@ class Forgetful(Wrapper):
         return self.env.reset(key)
 
 
+@pytest.mark.full
 def test_a_wrapper_that_would_lose_the_task_is_one_sentence():
     trial = Trial(Forgetful(Lottery()), 2)
     state, _ = trial.reset(jax.random.key(0))

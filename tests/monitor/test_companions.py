@@ -160,9 +160,9 @@ HOW = {
 BEFORE, AFTER = ("import", "constructor", "check"), ("open", "add_scalars", "flush", "close")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", list(HOW)[:4])
 @pytest.mark.parametrize("place", BEFORE)
-@pytest.mark.quick("check-hangs", "import-exits")
 def test_a_logger_that_fails_before_a_run_refuses_it(user_folder, monkeypatch, place, how):
     """In a minute at most, in one sentence; and its process ends."""
     monkeypatch.setattr(companions, "QUIET_SECONDS", 0.5)

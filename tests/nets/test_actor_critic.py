@@ -53,8 +53,8 @@ def observations(space, shape, key):
     return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), flat)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.quick("mixed, mlp_each", "pendulum, gsde, shared")
 def test_contract(name):
     """Both passes agree, leading axes are free, vmap over members works, structures are equal."""
     spec, _ = VARIANTS[name]
@@ -125,6 +125,7 @@ def test_defaults_are_cleanrls():
     assert num_parameters(network) == 9155
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("own_kernels")
 def test_a_fresh_policy_is_nearly_uniform_and_values_are_of_order_one():
     network = ActorCritic(CARTPOLE, key=jax.random.key(0))

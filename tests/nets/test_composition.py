@@ -44,6 +44,7 @@ def test_array_input_casts_divides_and_flattens():
     assert ArrayInput()(jnp.array([True, False])).shape == (2, 1)
 
 
+@pytest.mark.full
 def test_one_hot_and_embedding_of_one_and_of_several_actions():
     np.testing.assert_array_equal(
         OneHotInput(3)(jnp.array([2, 0, -1, 3])), np.eye(3)[[2, 0, 0, 0]] * [[1], [1], [0], [0]]
@@ -135,6 +136,7 @@ def test_around_a_core_torsos_take_all_steps_and_the_core_goes_through_them():
     np.testing.assert_allclose(np.concatenate([start, end]), y, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_recurrent_core_is_a_core():
     core = RecurrentCore(4, 6, "lstm", key=KEY)
     network = RecurrentChain(MLP(3, (4,), key=KEY), core, Headed(CategoricalHead(2), 6, scale=1.0, key=OTHER))

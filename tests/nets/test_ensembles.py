@@ -38,6 +38,7 @@ def test_an_ensemble_equals_its_members_one_by_one():
     assert np.abs(q[0] - q[1]).max() > 1e-2
 
 
+@pytest.mark.full
 def test_one_update_serves_all_members():
     """An optimiser that treats each number by itself makes of an ensemble what it makes of each member.
 

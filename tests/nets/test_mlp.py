@@ -37,7 +37,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick("True")
+@pytest.mark.full
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_equals_numpy(layer_norm):
     rng = np.random.default_rng(2)
@@ -53,6 +53,7 @@ def test_equals_numpy(layer_norm):
         np.testing.assert_allclose(y, in_numpy(mlp, x, layer_norm), atol=1e-5, err_msg=str(case))
 
 
+@pytest.mark.full
 def test_features_are_the_last_hidden_layer():
     mlp = MLP(5, (8, 6), 3, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(2), (2, 4, 5))
@@ -96,7 +97,7 @@ def test_initial_weights_are_of_the_stated_scale():
         np.testing.assert_array_equal(layer.bias, 0.0)
 
 
-@pytest.mark.quick("40-False")
+@pytest.mark.full
 @pytest.mark.parametrize(("rows", "layer_norm"), [(6, True), (40, False)])
 def test_gradients_by_finite_differences_and_second_ones_both_ways(layer_norm, rows):
     mlp = drawn_module(lambda key: MLP(3, (4, 4), 2, layer_norm=layer_norm, key=key))

@@ -17,6 +17,7 @@ def network(**options):
     return NoisyMLP(9, (7,), 4, key=KEY, **options)
 
 
+@pytest.mark.full
 def test_initial_means_and_deviations_are_fortunatos():
     noisy = NoisyMLP(400, (100,), 50, sigma=0.4, scale=2.0, key=KEY)
     means = named_leaves(noisy.mean)

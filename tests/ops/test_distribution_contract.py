@@ -148,7 +148,7 @@ def answers(d: Any, other: Any, x: jax.Array, key: jax.Array) -> dict[str, Any]:
     return said
 
 
-@pytest.mark.quick("masked MultiCategorical", "TanhNormal")
+@pytest.mark.full
 @pytest.mark.rare("Beta", "Categorical", "MultiCategorical", "Normal")
 def test_batches_mapped_and_scanned_are_alike(member):
     """The same answers for a batch, each mapped by itself, and each in a scan; and of the shapes that are promised."""
@@ -222,7 +222,7 @@ def test_entropy_kl_and_mode_are_those_of_the_samples(member):
     np.testing.assert_allclose(zero, 0.0, atol=2e-6)
 
 
-@pytest.mark.quick("DiscreteValued", "TanhNormal")
+@pytest.mark.full
 @pytest.mark.rare("Beta", "Categorical", "MultiCategorical", "Normal", "Deterministic")
 def test_gradients_are_those_of_finite_differences(member):
     """In float64, which parameters in float64 give."""
@@ -276,7 +276,7 @@ def rows_of(member: Member) -> tuple[list[np.ndarray], np.ndarray]:
     return arrays, x
 
 
-@pytest.mark.quick("masked MultiCategorical", "TanhNormal")
+@pytest.mark.full
 @pytest.mark.rare("Beta", "Categorical", "MultiCategorical", "Normal", "Deterministic")
 def test_nothing_is_nan_or_infinite_at_extremes(member):
     """Of every method its value and its gradient in every parameter and in x, one method at a time; but what a member

@@ -142,6 +142,7 @@ def test_losses_with_numbers_for_targets_are_cross_entropies(name, support):
     np.testing.assert_allclose(run(same, logits, NUMBERS), run(atoms, logits, NUMBERS), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_two_hot_is_rlaxs(rlax):
     targets = RNG.uniform(-12.0, 12.0, size=30).astype(np.float32)
     logits = RNG.normal(size=(30, 21)).astype(np.float32)

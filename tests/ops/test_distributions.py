@@ -36,8 +36,8 @@ def many(distribution, count: int = 200_000, seed: int = 0) -> np.ndarray:
 
 
 class TestCategorical:
+    @pytest.mark.full
     @pytest.mark.parametrize("n", [1, 3, 18, 100])
-    @pytest.mark.quick("3", "100")
     def test_samples_are_distributed_as_they_should(self, n):
         logits = jnp.asarray(RNG.normal(size=n), jnp.float32)
         counts = np.bincount(many(Categorical(logits)), minlength=n)
@@ -135,6 +135,7 @@ class TestMasks:
         np.testing.assert_allclose(d.log_prob(jnp.arange(4)), -np.log(4), rtol=1e-6)
         np.testing.assert_allclose(d.kl(d), 0.0, atol=1e-6)
 
+    @pytest.mark.full
     def test_parts_of_different_sizes(self):
         sizes = (2, 5)
         logits = tuple(jnp.asarray(RNG.normal(size=(6, n)), jnp.float32) for n in sizes)

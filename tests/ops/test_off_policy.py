@@ -144,6 +144,7 @@ def test_an_action_that_does_not_exist_is_nan_as_far_as_it_is_read(name, wrong):
     np.testing.assert_array_equal(got[others], right[others])
 
 
+@pytest.mark.full
 def test_values_of_illegal_actions_are_not_read():
     s = stream(5, "oocoToo", poison=False)
     legal = np.zeros_like(s.pi_t)

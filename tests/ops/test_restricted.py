@@ -21,8 +21,8 @@ def of_row(distribution, row):
     return jax.tree.map(lambda x: x[row][MASK[row]], distribution)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [Normal, TanhNormal, Beta])
-@pytest.mark.quick("TanhNormal", "Beta")
 def test_it_is_the_distribution_of_its_entries(kind):
     @jax.jit
     def said(inner, other):
@@ -46,8 +46,8 @@ def test_it_is_the_distribution_of_its_entries(kind):
         np.testing.assert_allclose(kl[row], alone[2], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [Normal, TanhNormal, Beta])
-@pytest.mark.quick("Normal", "Beta")
 def test_what_there_is_not_may_be_nan_and_gets_no_gradient(kind):
     inner = made(kind, 0)
 

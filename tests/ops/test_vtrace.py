@@ -44,6 +44,7 @@ class TestIdentities:
         advantages = returns.gae(*given(s), s.lambda_, s.w_tm1)
         np.testing.assert_allclose(on_policy.advantages, advantages, **TOLERANCE)
 
+    @pytest.mark.full
     def test_inside_a_loss_with_the_ratio_it_has_none(self):
         """The gradients of PPO's loss and of V-trace's policy gradient agree where nothing is clipped."""
         s, lambda_ = self.s, self.s.lambda_

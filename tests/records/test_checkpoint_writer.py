@@ -112,6 +112,7 @@ def test_what_the_disk_refuses_is_a_failure(run, writer, monkeypatch):
     assert not run.path.exists()
 
 
+@pytest.mark.full
 def test_the_writer_forgets_what_it_has_written(writer):
     leaves = {"w": np.zeros(10)}
     array = weakref.ref(leaves["w"])

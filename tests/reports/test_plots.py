@@ -124,6 +124,7 @@ def test_an_unwritable_path_is_one_sentence(tmp_path):
         plots.plot_learning_curve(tmp_path / "missing" / "curve.png", STEPS, RETURNS, "x")
 
 
+@pytest.mark.full
 def test_nothing_global_is_touched(tmp_path):
     code = f"""
 import sys

@@ -145,6 +145,7 @@ def test_a_batch_is_no_near_copies_and_gets_better(tmp_path):
     assert min(np.ptp(batch) for batch in batches) > 0.3
 
 
+@pytest.mark.full
 def test_a_seed_fixes_the_proposals(tmp_path):
     def propose(folder, seed, told=False):
         (tmp_path / folder).mkdir()

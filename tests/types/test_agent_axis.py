@@ -39,8 +39,8 @@ def world(steps, agents, seed, num_envs=3):
     return jax.tree.map(jnp.asarray, timesteps)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("steps", "agents", "num_envs"), [(6, 3, 3), (9, 2, 4), (5, 5, 5)])
-@pytest.mark.quick("9-2-4")
 def test_weights_and_ends_of_streams_are_those_of_the_definition(steps, agents, num_envs):
     timesteps = world(steps, agents, steps, num_envs)
     found = transitions(agent_axis.trajectory_of_streams(Trajectory(timesteps, (), (), ())))

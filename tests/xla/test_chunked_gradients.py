@@ -20,7 +20,7 @@ def loss(network, rows):
     return each, (each, jnp.sum(y, axis=-1))
 
 
-@pytest.mark.quick("12")
+@pytest.mark.full
 @pytest.mark.parametrize("num_chunks", [1, 2, 12, 48])
 def test_chunks_do_not_change_the_gradient(num_chunks, monkeypatch):
     """Within the rounding of a sum of 48 rows; bit for bit if all rows are one chunk."""

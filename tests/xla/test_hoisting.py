@@ -36,7 +36,7 @@ def test_the_two_parts_together_are_the_function(split):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.quick("split_by_key_plain")
+@pytest.mark.full
 @pytest.mark.parametrize("split", [split_by_key, split_by_key_plain])
 def test_draws_may_be_mapped_over_keys(split):
     """Within a loop, bit for bit."""
@@ -54,6 +54,7 @@ def test_every_draw_is_made_ahead():
     assert draws_in(finish, draw(jax.random.key(0)), scale, x) == 0
 
 
+@pytest.mark.full
 def test_a_draw_whose_shape_of_randomness_depends_on_the_input_stays():
     """A gamma draws as often as its rejections ask for, which its parameter decides."""
 

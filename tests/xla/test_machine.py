@@ -86,10 +86,10 @@ print("xla_cpu_small_call" in jax.jit(loop).lower(jnp.ones(1000)).compile().as_t
 MY_LIMIT = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=10"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "own,answer", [("", "True"), (MY_LIMIT, "False"), ("file", "False")], ids=["none", "own", "file"]
 )
-@pytest.mark.quick("none")
 def test_a_fresh_process_compiles_a_small_loop_as_one_kernel(own, answer, tmp_path):
     if own == "file":
         own = str(tmp_path / "flags")
@@ -105,6 +105,7 @@ print(len(jax.devices()), jax.config.jax_compilation_cache_dir)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "devices,environment,answer",
     [
@@ -114,7 +115,6 @@ print(len(jax.devices()), jax.config.jax_compilation_cache_dir)
     ],
     ids=["default", "off", "own"],
 )
-@pytest.mark.quick("default")
 def test_a_fresh_process_gets_its_devices_and_its_cache(devices, environment, answer):
     assert printed_by(ASK.format(devices=devices), environment) == answer
 
@@ -135,6 +135,7 @@ def test_only_a_small_run_of_one_seed_is_worth_one_thread(devices, seeds, num_en
     assert not machine.is_worth_one_thread(devices, seeds, num_envs * num_steps, 2 * 256**2)
 
 
+@pytest.mark.full
 def test_one_thread_starts_a_backend_with_one_device_and_a_pool_of_one():
     ask = (
         "import jax, os; from shoal.xla import machine; machine.prepare(one_thread=True);"

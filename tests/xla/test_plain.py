@@ -79,6 +79,7 @@ def functions_of(path):
 SOURCES = sorted(Path(shoal.__file__).parent.rglob("*.py"))
 
 
+@pytest.mark.full
 def test_every_plain_form_has_a_trick_beside_it_that_the_table_names():
     page = (TESTS.parent / "docs" / "performance.md").read_text()
     public = {name for path in SOURCES for name in functions_of(path) if not name.startswith("_")}

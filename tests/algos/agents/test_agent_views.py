@@ -13,6 +13,7 @@ from shoal.types.agent_axis import PRESENT
 from shoal.types.spaces import Box, Dict, Discrete
 
 
+@pytest.mark.full
 def test_flags_stay_what_they_are_where_observations_are_normalised():
     view = View(EnvSpec(Box(-1.0, 1.0, (2,)), Discrete(2), 3), True, "own", says_who_is_present=True)
     timestep = restart(jnp.full((3, 2), 5.0), num_agents=3)

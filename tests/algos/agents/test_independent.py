@@ -302,6 +302,7 @@ def test_every_kind_of_action_is_learned(space):
     np.testing.assert_allclose(results.returned, np.asarray(results.agents).mean(axis=1), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_number_of_agents_may_change_with_shared_parameters_and_not_with_separate_ones():
     spec = spec_of(Same())
     saved = {}

@@ -85,8 +85,8 @@ CASES = {"-".join(case): case for case in itertools.product(SURROGATES, ACTIONS,
 RARE = [case for case in CASES if case not in (*QUICK, *FULL)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick(*QUICK)
 @pytest.mark.rare(*RARE)
 def test_nothing_is_read_where_there_is_no_transition(case):
     """NaN and infinity in every entry of weight 0 give the same update, bit for bit."""

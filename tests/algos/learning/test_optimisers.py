@@ -14,8 +14,8 @@ from shoal.types import spec_of
 from shoal.xla import packing
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("large, leaves", [(10**9, 1), (64, 3), (1, 13)])
-@pytest.mark.quick("64-3")
 def test_leaves_of_any_size_take_the_steps_that_each_would_take_alone(monkeypatch, large, leaves):
     """Against Optax on the network as it is."""
     monkeypatch.setattr(packing, "MIN_UNPACKED_SIZE", large)

@@ -64,8 +64,8 @@ def rows_of(config, key):
 AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.quick("no memory")
 @pytest.mark.rare("a scan at once", "one memory")
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
@@ -83,6 +83,7 @@ def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     assert np.abs(advantage - uncorrected).max() > 0.05
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunk_length", [0, 2, 8])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("no memory-0")

@@ -38,6 +38,7 @@ def outputs(config, old, new):
     return value(network, old), value(rescaled, new), value(network, new), (network, rescaled)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("old, new", [((0.0, 1.0), (250.0, 40.0)), ((1e3, 300.0), (1.2e3, 0.5))])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.quick("a shared torso-old0-new0")
@@ -130,6 +131,7 @@ def test_advantages_and_targets_are_those_of_a_plain_critic_with_the_same_values
     np.testing.assert_array_equal(np.asarray(plain_rows.value)[order[1]], np.asarray(order[0])[order[1]])
 
 
+@pytest.mark.full
 def test_targets_far_out_are_not_clipped():
     moments = moments_about(0.0, 1.0)
     far = value_normalisation.normalise(moments, jnp.asarray([1e4, -50.0]))

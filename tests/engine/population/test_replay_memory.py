@@ -99,6 +99,7 @@ def test_an_exchange_copies_the_replay_of_a_parent_alone(devices, replays):
         np.testing.assert_array_equal(leaf, expected[name], err_msg=name)
 
 
+@pytest.mark.full
 def test_a_frozen_member_keeps_all_but_its_replay_while_the_others_train():
     results = []
     for fault in (-1, 1):

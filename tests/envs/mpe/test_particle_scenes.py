@@ -26,6 +26,7 @@ def has(picture, colour):
     return (picture == colour).all(-1).any()
 
 
+@pytest.mark.full
 def test_agents_are_where_they_are_and_a_covered_landmark_is_green():
     far = [[0.7, -0.4], [0.7, -0.4], [0.7, -0.4]]
     state = SpreadState(jnp.asarray(far), jnp.zeros((3, 2)), jnp.asarray([[0.0, 1.0], [-1, 0], [0, -1]]))
@@ -55,6 +56,7 @@ def test_the_speakers_word_is_shown(message):
     assert [np.array_equal(picture, other) for other in said].count(True) == 1
 
 
+@pytest.mark.full
 def test_roles_can_be_told_apart_and_a_catch_is_marked():
     position = jnp.asarray([[-0.8, 0.8], [-0.8, 0.8], [-0.8, 0.8], [0.8, -0.8]])
     state = TagState(position, jnp.zeros((4, 2)), jnp.zeros((2, 2)))
@@ -67,7 +69,7 @@ def test_roles_can_be_told_apart_and_a_catch_is_marked():
     assert has(render(Tag(), caught), ORANGE)
 
 
-@pytest.mark.quick("mpe/Spread-v0")
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["mpe/SpeakerListener-v0", "mpe/Spread-v0", "mpe/Tag-v0"])
 def test_what_leaves_the_field_stays_in_the_picture(name):
     env = envs.make(name)

@@ -38,6 +38,7 @@ def test_the_checker_finds_nothing(name, global_state):
     assert check(envs.make(name, global_state=global_state)) == []
 
 
+@pytest.mark.full
 @EACH
 def test_an_episode_is_cut_after_25_steps(name):
     timesteps = episode(name)
@@ -50,8 +51,8 @@ def test_an_episode_is_cut_after_25_steps(name):
     assert envs.make(name, max_episode_steps=7).max_steps == 7
 
 
+@pytest.mark.full
 @EACH
-@pytest.mark.quick("mpe/SpeakerListener-v0", "mpe/Tag-v0")
 def test_the_critic_is_shown_the_whole_world(name):
     plain, shown = envs.make(name), envs.make(name, global_state=True)
     size = SIZES[name]

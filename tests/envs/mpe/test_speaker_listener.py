@@ -15,6 +15,7 @@ def play(word, move, seed=0):
     return state, first, *ENV.step(state, jnp.asarray([word, move]), jax.random.key(0))
 
 
+@pytest.mark.full
 def test_masks_and_padding_are_those_of_the_roles():
     _, first, _, second = play(0, 0)
     for timestep in (first, second):

@@ -16,6 +16,7 @@ APART = state_of([[0, 0], [1, 0], [0, 1]], [[0, 0.5], [1, 0], [-3, -4]])
 TOUCHING = state_of([[0, 0], [0.2, 0], [0.1, 0.25]], [[0, 0.05], [0.2, 0.09], [9, 9]])
 
 
+@pytest.mark.full
 def test_the_reward_mixes_ways_and_touches():
     reward, info = Spread(local_ratio=0.25).rewards(APART)
     np.testing.assert_allclose(reward, [-0.75 * 5.5] * 3)

@@ -49,6 +49,7 @@ def test_has_each_point_once_after_a_kill(log, run_path, summary):
     assert [x.wall_time for x in events.Scalars("train/loss")][:2] == [1.7e9, 1.7e9 + 1]
 
 
+@pytest.mark.full
 def test_has_the_settings_of_each_series_and_how_it_ended(log, run_path, summary):
     log("tensorboard", 0, 10, members=2, summary=summary)
 

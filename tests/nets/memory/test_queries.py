@@ -58,6 +58,7 @@ def test_what_stands_beside_the_grid_is_asked_too_and_other_integers_are_not():
     np.testing.assert_allclose(queries(jnp.zeros(1), observation), [0.0] * 12 + [1.0], atol=1e-4)
 
 
+@pytest.mark.full
 def test_queries_are_linear_in_what_is_remembered_and_learned_by_gradient():
     """Scores against sums that are written out cell by cell; the gradient by differences."""
     rng = np.random.default_rng(1)

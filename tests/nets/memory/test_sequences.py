@@ -162,6 +162,7 @@ class Plain:
 STEPS = (7,), (0, 7), (0, 0, 1, 3, 5, 7), (0, 2, 4, 6, 7), (3, 5)
 
 
+@pytest.mark.full
 def test_parts_are_the_whole():
     """Outputs and memories of parts of a sequence, against one pass that gives the memory of each step."""
     module = drawn_module(lambda key: NetworkConfig(**RECURRENT).build(SPEC, key).critic)
@@ -179,8 +180,8 @@ def test_parts_are_the_whole():
             np.testing.assert_allclose(x, y, atol=1e-6, err_msg=str(steps))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.quick("False")
 def test_memories_that_were_not_kept_are_computed_again(shared):
     network = drawn_module(lambda key: NetworkConfig(**RECURRENT, shared_torso=shared).build(SPEC, key))
     inputs = random_inputs(jax.random.key(1), 7, 3)
@@ -202,10 +203,10 @@ def test_memories_that_were_not_kept_are_computed_again(shared):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "length", "burn_in"), [("settings", 0, 0), ("joint", 4, 0), ("class", 2, 3)]
 )
-@pytest.mark.quick("class-2-3")
 def test_the_first_minibatch_has_ratio_one(kind, length, burn_in):
     """What acting gave, step by step, is what the update makes of its chunks."""
     config = with_settings(PPOConfig(), network=KINDS[kind], chunk_length=length, burn_in=burn_in)

@@ -68,6 +68,7 @@ class TestBetaOfAllSizes:
         total = (a + b - 2) * curvatures[2]
         return value, total - (a - 1) * curvatures[0], total - (b - 1) * curvatures[1]
 
+    @pytest.mark.full
     def test_entropy_and_its_gradient(self):
         a, b = PAIRS.T
         expected = self.exact(self.entropy, a, b)
@@ -93,8 +94,8 @@ class TestBetaOfAllSizes:
         of_sum = other[2][1] - slopes[2]  # slopes in the parameters of the other one
         return value, other[0][1] - slopes[0] - of_sum, other[1][1] - slopes[1] - of_sum
 
+    @pytest.mark.full
     @pytest.mark.parametrize("change", [1e-4, 1e-2, 1.0, 5.0])
-    @pytest.mark.quick("5.0")
     def test_kl_and_its_gradient(self, change):
         """Of neighbours and of strangers; a KL of 1e-9 has its digits too."""
         rng = np.random.default_rng(4)

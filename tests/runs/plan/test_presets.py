@@ -62,6 +62,7 @@ def test_other_names_have_none(name):
     assert presets.preset("CartPole-v1", "no such algorithm") == {}
 
 
+@pytest.mark.full
 def test_a_preset_of_more_than_ten_minutes_says_so_before_it_begins(capsys):
     for name, overrides, is_long in (
         ("MiniGrid-FourRooms", {}, True),

@@ -94,6 +94,7 @@ def test_a_vmapped_member_is_its_solo_run_until_an_action_differs(population, tm
     assert compared >= 8
 
 
+@pytest.mark.full
 def test_the_summary_sorts_the_variants_by_score(population):
     listed = population.summary["members"]
     assert {x["label"] for x in listed} == set(VARIANTS)
@@ -105,6 +106,7 @@ def test_the_summary_sorts_the_variants_by_score(population):
     assert float(best.config.gamma) == np.float32(VARIANTS[label]["gamma"])
 
 
+@pytest.mark.full
 def test_eval_names_members_and_may_choose_a_label(population):
     found = evaluate_run(population.path, label="fast", episodes=4)
     assert list(found["metrics"]) == ["fast, seed 0", "fast, seed 1"]
@@ -128,6 +130,7 @@ def test_a_population_goes_on_bit_for_bit(population, tmp_path, monkeypatch):
     assert rows(resumed.path) == rows(population.path)
 
 
+@pytest.mark.full
 def test_another_population_in_the_same_directory_is_refused(population, tmp_path):
     # Read, since it is finished.
     assert train(population.path, variants=VARIANTS).summary == population.summary

@@ -157,6 +157,7 @@ def test_chunks_do_not_change_what_is_collected(tmp_path, monkeypatch):
         np.testing.assert_allclose(parts.data[name], x, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.full
 def test_as_many_devices_take_part_as_divide_the_environments():
     assert shoal.rollout("probe/action", num_envs=3, num_steps=2).devices == 1
     assert shoal.rollout("probe/action", num_envs=4, num_steps=2).devices == 2
@@ -219,6 +220,7 @@ def test_a_policy_with_memory_keeps_one_for_each_environment(tmp_path):
     assert np.unique(across).size > 100  # no two environments share their noise
 
 
+@pytest.mark.full
 def test_nothing_ended_is_not_a_number():
     result = shoal.rollout("Pendulum-v1", num_envs=2, num_steps=3)
     assert result.episodes == 0

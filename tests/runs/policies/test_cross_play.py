@@ -92,6 +92,7 @@ def test_each_seed_plays_against_each_of_another_run(runs):
     )
 
 
+@pytest.mark.full
 def test_random_players_reach_what_the_page_says():
     result = cross_play("random", "random", "mpe/Tag-v0", episodes=1024)
     (adversaries,), (prey,) = (result["returns"][role]["matrix"][0] for role in (0, 1))

@@ -40,7 +40,7 @@ def usual(tmp_path_factory):
     return train(tmp_path_factory.mktemp("usual") / "run")
 
 
-@pytest.mark.quick("0-1")
+@pytest.mark.full
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("absolute", [-1, 0])
 def test_without_evaluations_the_last_policy_is_the_best(usual, tmp_path, devices, absolute):
@@ -79,7 +79,7 @@ def test_the_best_policies_are_evaluated_again_on_as_many_episodes_as_asked_for(
     assert none.policy().parameters.shape == (2,)
 
 
-@pytest.mark.quick("settings1")
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [{}, {"eval_every": "never"}])
 def test_variants_are_ranked_by_their_last_evaluation_where_the_best_have_none(tmp_path, settings):
     variants = {"frozen": {"step_size": 0.0}, "fast": {"step_size": 5.0}}
@@ -187,6 +187,7 @@ def test_each_episode_of_a_run_is_written_to_a_file(usual, tmp_path):
         evaluate_run(usual.path, episodes_file=tmp_path)
 
 
+@pytest.mark.full
 def test_episodes_are_played_in_a_row_as_in_the_run_or_as_asked_for(usual, tmp_path):
     run = train(tmp_path / "run", eval_consecutive=2)
     assert run.evaluations[-1][1]["info_return_of_episode_1_mean"].tolist() == [1.0, 1.0]

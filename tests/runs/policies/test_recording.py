@@ -110,6 +110,7 @@ def test_there_is_a_picture_for_each_start_and_each_step(film):
     np.testing.assert_array_equal(durations, np.where(np.isin(np.arange(film.frames), ends), 1000, 250))
 
 
+@pytest.mark.full
 def test_few_colours_are_kept_as_they_are_and_the_film_says_how_far_it_is(tmp_path):
     world, path, told = envs.make("CartPole-v1", max_episode_steps=5), tmp_path / "out.gif", []
     film = draw(world, path, episodes=2, tell=told.append)
@@ -124,6 +125,7 @@ def test_few_colours_are_kept_as_they_are_and_the_film_says_how_far_it_is(tmp_pa
     assert told == [f"playing 2 episodes for {path}", *drawing, f"writing {film.frames} pictures for {path}"]
 
 
+@pytest.mark.full
 def test_an_episode_is_left_where_it_grows_too_long(tmp_path):
     film = draw(Noise(stop=0.0), tmp_path / "out.gif", max_steps=70, episodes=1)
     assert film.lengths == [70] and film.frames == 71
@@ -220,6 +222,7 @@ def read_film(pictures, path):
     return images, [films.add_caption(frame).astype(int) for frame in frames]
 
 
+@pytest.mark.full
 def test_grids_keep_their_colours(tmp_path):
     """A world of many things, lit and unlit, has fewer colours than the palette of a GIF."""
     world = envs.make("MiniGrid-Playground")

@@ -157,6 +157,7 @@ def test_a_run_without_its_replay_refills_it_and_says_so(tmp_path, capfd, size, 
     assert learned(run)["local/1"][..., :56].any() and not learned(run)["local/1"][..., 56:].any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "placed",
     [
@@ -166,7 +167,6 @@ def test_a_run_without_its_replay_refills_it_and_says_so(tmp_path, capfd, size, 
         {"seed_batching": "vmap"},
     ],
 )
-@pytest.mark.quick("placed0")
 def test_a_replay_begins_empty_wherever_members_and_groups_are_placed(tmp_path, placed):
     end(tmp_path / "run", 5, checkpoint_replay="never", **placed)
     learner = resume(tmp_path / "run", progress=False).learner

@@ -102,6 +102,7 @@ def test_a_structure_that_does_not_match_is_refused_by_its_first_entry(source, s
         finetuning.check_inherit(shapes(config(**settings)), leaves_of(source), "ppo", "runs/old")
 
 
+@pytest.mark.full
 def test_a_normaliser_that_the_source_lacks_is_refused():
     plain = config(norm_obs=False)
     leaves = leaves_of(populate(ENV, plain, (0,))[0])

@@ -343,6 +343,7 @@ def test_what_is_of_the_host_takes_no_traced_value():
         traced(lambda x: shoal.rollout("CartPole-v1", num_envs=2, num_steps=2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("algorithm", "sizes"),
     [("dqn", {"learning_starts": 8, "batch_size": 4}), ("pqn", {"num_minibatches": 2})],
@@ -369,6 +370,7 @@ def test_an_evaluation_may_take_another_eval_epsilon_than_the_run(algorithm, siz
         play(noisy, eval_epsilon=0.3)
 
 
+@pytest.mark.full
 def test_a_policy_is_of_one_learner():
     train = shoal.make_train("CartPole-v1", CARTPOLE, **SMALL, num_updates=1)
     learners = jax.tree.map(lambda x: jnp.stack([jnp.stack([x, x]), jnp.stack([x, x + 1])]), train(KEY)[0])

@@ -254,6 +254,7 @@ def test_what_is_beside_an_open_border_is_not_on_the_opposite_one(our_step):
     assert (ours.row, ours.column) == (theirs.row, theirs.column) == (0, 4)
 
 
+@pytest.mark.full
 def test_nothing_is_put_down_outside(our_step):
     """The agent in a gap of the lower wall, looking out, with a key in its pocket."""
     ours, theirs = one_step(

@@ -65,6 +65,7 @@ def test_rules_and_goals_of_every_kind_do_what_the_originals_do(num_steps):
     assert (won[1:] >= 5).all(), dict(zip(GoalKind, won, strict=True))
 
 
+@pytest.mark.full
 def test_the_table_keeps_the_bytes():
     tasks = random_rulesets(np.random.default_rng(1))
     np.testing.assert_array_equal(rules.encode(rules.decode(tasks.rules)), tasks.rules)

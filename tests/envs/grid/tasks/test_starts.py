@@ -40,8 +40,8 @@ def together(columns, values, counted):
     return (held.T @ held).astype(np.float64)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick("XLand-MiniGrid-R4-9x9")
 @pytest.mark.rare(
     *("MiniGrid-BlockedUnlockPickUp", "MiniGrid-DoorKey-8x8", "MiniGrid-Empty-5x5", "MiniGrid-FourRooms"),
     *("MiniGrid-Playground", "MiniGrid-Unlock", "MiniGrid-UnlockPickUp", "XLand-MiniGrid-R1-9x9"),

@@ -79,7 +79,7 @@ def test_a_spring_goes_with_its_partner():
     np.testing.assert_array_equal(moved, [[[0, 0], [1, 2]], [[0, 0], [5, 6]]])
 
 
-@pytest.mark.quick("16-2-max_neighbours")
+@pytest.mark.full
 @pytest.mark.parametrize("capacity, neighbours, name", [(2, 24, "cell_capacity"), (16, 2, "max_neighbours")])
 @pytest.mark.rare("2-24-cell_capacity")
 def test_an_overflow_poisons_the_forces_and_says_what_would_be_enough(capacity, neighbours, name):

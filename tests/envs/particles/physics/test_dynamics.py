@@ -74,8 +74,8 @@ def test_verlet_is_of_order_two_within_a_contact(law):
     assert np.all(found[:4] > 1.9), found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("law", ["linear", "hertz"])
-@pytest.mark.quick("linear")
 def test_euler_is_of_order_one_within_a_contact(law):
     found = orders("euler", law)
     assert np.all((found > 0.85) & (found < 1.25)), found
@@ -103,8 +103,8 @@ def cluster(key, integrator, law, steps):
     return momentum(spheres, state), momentum(spheres, end), ratio, jnp.mean(forces > 0), end
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("integrator, law", [("verlet", "linear"), ("euler", "linear"), ("verlet", "hertz")])
-@pytest.mark.quick("verlet-linear")
 def test_an_isolated_system_keeps_both_momenta_with_friction(integrator, law):
     with jax.enable_x64(True):
         found = cluster(jax.random.key(0), integrator, law, 300)[:-1]
@@ -153,7 +153,7 @@ def floor_runs(dimensions):
     return on_the_floor(speed, friction, rolling, height, dimensions, 1000)
 
 
-@pytest.mark.quick("2-0.3333333333333333-0.6666666666666666")
+@pytest.mark.full
 @pytest.mark.parametrize("dimensions, share, final", [(3, 2 / 7, 5 / 7), (2, 1 / 3, 2 / 3)])
 def test_a_body_that_slides_begins_to_roll(dimensions, share, final):
     place, velocity, spin = floor_runs(dimensions)

@@ -77,6 +77,7 @@ def padded(law, **values):
     return cases(law, **{k: np.resize(np.broadcast_to(x, count), SIZE) for k, x in values.items()})
 
 
+@pytest.mark.full
 @LAW
 def test_the_restitution_is_the_one_asked_for_at_every_speed(law):
     result = impacts(law, padded(law, restitution=GRID_E, normal=GRID_V))

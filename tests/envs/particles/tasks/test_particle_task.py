@@ -93,6 +93,7 @@ def test_the_reward_has_a_potential_work_collisions_and_a_bonus():
     assert float(paid.reward[0]) == pytest.approx(0.5 - 0.9 * (0.5 + shift) + 1.0 - 0.5 * work, abs=1e-4)
 
 
+@pytest.mark.full
 def test_a_world_terminates_when_all_have_held_their_targets():
     env = three(bonus=10.0, gamma=0.9)
     places = [(2.0, 2.0), (6.0, 6.0), (9.0, 2.0)]

@@ -10,7 +10,7 @@ import pytest
 from shoal.envs.particles.tasks.start_places import draw_places, lattice, most_along
 
 
-@pytest.mark.quick("6-sides3")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "number, sides", [(8, (15.9, 15.9)), (16, (7.5, 7.5)), (1, (5.0, 5.0)), (6, (20.0, 0.5))]
 )
