@@ -272,6 +272,13 @@ def test_these_tests_catch_a_weak_network(n, monkeypatch):
 @pytest.mark.full
 def test_bad_input_is_named():
     key = jax.random.key(0)
+    for n in (0, -3, 2**31):
+        with pytest.raises(ValueError, match=f"n={n} must"):
+            permutations.permute(key, jnp.arange(3), n)
+    with pytest.raises(TypeError, match="index is float32"):
+        permutations.permute(key, jnp.zeros(3), 3)
+    with pytest.raises(ValueError, match=r"index is int8.*n-1=299"):
+        permutations.permute(key, jnp.zeros(3, jnp.int8), 300)
     with pytest.raises(TypeError, match="index is float32"):
         permutations.permute(key, jnp.zeros(3), 3)
 

@@ -3,6 +3,7 @@
 import types
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -99,3 +100,11 @@ def test_jaxs_own_keys_are_storable(implementation):
     again = arrays.from_numpy(words, name)
     assert again.dtype == keys.dtype
     np.testing.assert_array_equal(jax.random.bits(again[1]), jax.random.bits(keys[1]))
+
+
+def test_names_that_the_format_cannot_hold():
+    one = shape(jnp.float32)
+    with pytest.raises(
+        ShoalError, match=r"^'a\\ud800' cannot be saved under that name: it is not valid Unicode\.$"
+    ):
+        arrays.check_storable({"a\ud800": one})

@@ -102,6 +102,11 @@ def test_points_lie_in_the_run_and_close_together(updates, settings):
         ),
         ({"seeds": 2, "seed": 2**32 - 1}, "seeds=2 is too large: it must be at most 1."),
         ({"num_evals": 10**9}, "num_evals=1000000000 is out of bounds: it must be at least"),
+        (
+            {"num_envs": 2**16, "num_steps": 2**15, "total_steps": 2**32},
+            "num_envs*num_steps=65536*32768 is too large",
+        ),
+        ({"num_envs": 1, "num_steps": 1, "total_steps": 2**31}, "it must be at most 2147483647."),
         ({"total_steps": 2**53 + 1}, "total_steps=9007199254740993 is out of bounds"),
         ({"log_every": 1, "total_steps": 10**12}, "log_every=1 is too small for total_steps=1000000000000"),
         ({"run_dir": "x" * 300}, "cannot be a path: File name too long."),

@@ -69,6 +69,15 @@ def test_the_interval_is_reproducible_and_collapses():
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"\[2, 2, 2\]"):
+        scores.stratified_bootstrap_interval(np.zeros((2, 2, 2)))
+    with pytest.raises(ValueError, match=r"\[0\]"):
+        scores.stratified_bootstrap_interval([])
+    with pytest.raises(ValueError, match="confidence=95"):
+        scores.stratified_bootstrap_interval([1.0, 2.0], confidence=95)
+
+
 def test_rows_and_columns_are_both_drawn():
     """A column alone is the bootstrap over the rows; what a row has in common does not average out over columns."""
     x = np.random.default_rng(0).normal(size=(10, 1))
@@ -81,6 +90,8 @@ def test_rows_and_columns_are_both_drawn():
     alone = np.subtract(*scores.stratified_bootstrap_interval(x, np.mean))
     assert widths[0] == pytest.approx(alone, rel=0.05)
     assert np.isnan(scores.crossed_bootstrap_interval([[3.0]])).all()
+    with pytest.raises(ValueError, match=r"must be \[rows, columns\]"):
+        scores.crossed_bootstrap_interval(x[:, 0])
 
 
 def test_settings_are_in_the_order_of_their_interquartile_means():

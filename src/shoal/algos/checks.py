@@ -201,6 +201,12 @@ def check_chunks(config: memories.WithMemory, num_steps: int) -> None:
 
 def check_observations(config: NormalisationConfig, spec: EnvSpec) -> None:
     """Check that the entries of observations that are named are there and hold numbers, and have right bounds."""
+    least, most = config.obs_norm_min_deviation, config.obs_norm_max_deviation
+    if not struct.is_traced(least, most) and least > most:
+        raise ShoalError(
+            f"obs_norm_min_deviation={least:g} is greater than obs_norm_max_deviation={most:g}; it must be at most "
+            f"{most:g}."
+        )
     try:
         clips = clips_of(config)
     except ValueError:  # a bound is no number

@@ -202,7 +202,7 @@ def q_lambda_peng(
     Traces are never cut, so it learns fast, and with λ above 0 it estimates neither the greedy policy's values
     nor the behaviour's.
 
-    Source: Peng and Williams 1996, "Incremental Multi-StreamStep Q-Learning".
+    Source: Peng and Williams 1996, "Incremental Multi-Step Q-Learning".
     """
     s = _with_actions(r_t, discount_t, last_t, lambda_, w_tm1, q_t)
 

@@ -38,10 +38,15 @@ def permute(key: Array, index: Array, n: int) -> Array:
     Returns:
       the images, of the shape and dtype of `index`.
     Raises:
+      ValueError: n is out of range, or the dtype of `index` does not hold n - 1.
       TypeError: `index` is not of an integer dtype.
     """
     index = jnp.asarray(index)
     _checks.integer(index=index)
+    if not 1 <= n < 2**31:
+        raise ValueError(f"n={n} must be at least 1 and at most 2147483647.")
+    if jnp.iinfo(index.dtype).max < n - 1:
+        raise ValueError(f"index is {index.dtype}, which does not hold n-1={n - 1}; int32 does.")
     if n <= SMALL:
         return _ranks(key, n)[index].astype(index.dtype)
     left, right = _radices(n)

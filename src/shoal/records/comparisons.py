@@ -10,7 +10,6 @@ import numpy as np
 
 from shoal.records.scores import Statistic, bootstrap, iqm, percentile_interval, resampled
 
-REPETITIONS = 10_000  # of the bootstrap
 BISECTIONS = 60  # halve an interval of length 1 to the last bit of float64
 
 
@@ -52,14 +51,16 @@ def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarra
     return share
 
 
-def profile_band(scores: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pointwise 95% bootstrap interval of a performance profile, two arrays [thresholds].
+def profile_band(
+    scores: np.ndarray, thresholds: np.ndarray, confidence: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pointwise bootstrap interval of a performance profile, two arrays [thresholds].
 
     Args:
       scores: [seeds] or [seeds, tasks].
     """
     ends = [
-        percentile_interval(bootstrap(resampled(scores), np.size(scores), _share_above(x), 2_000))
+        percentile_interval(bootstrap(resampled(scores), np.size(scores), _share_above(x), 2_000), confidence)
         for x in thresholds
     ]
     low, high = np.array(ends).reshape(-1, 2).T
@@ -89,8 +90,8 @@ def _pairs(first: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return np.mean(pairs[0] > pairs[1], axis=(1, 2, 3)), np.mean(pairs[0] == pairs[1], axis=(1, 2, 3))
 
 
-def newcombe_interval(probability: float, m: int, n: int) -> tuple[float, float]:
-    """95% interval of a probability of improvement that was estimated from m and n seeds of one task.
+def newcombe_interval(probability: float, m: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval of a probability of improvement that was estimated from m and n seeds of one task.
 
     The ends are the values θ that lie z standard errors from the estimate, each with the standard error that θ itself
     would give where scores have exponential distributions:
@@ -104,7 +105,7 @@ def newcombe_interval(probability: float, m: int, n: int) -> tuple[float, float]
     Source: Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2:
     asymptotic methods and evaluation", Statistics in Medicine 25, method 5.
     """
-    z = statistics.NormalDist().inv_cdf((1 + 0.95) / 2)
+    z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
 
     def is_within(theta: float) -> bool:
         shape = (1 - theta) / (2 - theta) + theta / (1 + theta)
@@ -121,8 +122,10 @@ def newcombe_interval(probability: float, m: int, n: int) -> tuple[float, float]
     return end(0.0), end(1.0)
 
 
-def improvement_interval(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """95% interval of a probability of improvement: Newcombe's for one task, else of the stratified bootstrap.
+def improvement_interval(
+    first: np.ndarray, other: np.ndarray, confidence: float = 0.95, repetitions: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Interval of a probability of improvement: Newcombe's for one task, else of the stratified bootstrap.
 
     The bootstrap of one task's few seeds covers far less than it says: 0.38, 0.64 and 0.85 of 0.95 at 3, 5 and 10.
 
@@ -130,19 +133,18 @@ def improvement_interval(first: np.ndarray, other: np.ndarray) -> tuple[float, f
       first, other: [seeds] or [seeds, tasks].
     """
     if np.ndim(first) == 1 or np.shape(first)[1] == 1:
-        return newcombe_interval(probability_of_improvement(first, other), len(first), len(other))
-    generators = [np.random.default_rng(key) for key in np.random.SeedSequence(0).spawn(2)]
-    # Bounds memory: a block holds all pairs of its samples.
+        return newcombe_interval(probability_of_improvement(first, other), len(first), len(other), confidence)
+    generators = [np.random.default_rng(key) for key in np.random.SeedSequence(seed).spawn(2)]
     per_block = max(1, 1_000_000 // (len(first) * np.size(other)))
     values = []
-    for start in range(0, REPETITIONS, per_block):
-        count = min(per_block, REPETITIONS - start)
+    for start in range(0, repetitions, per_block):
+        count = min(per_block, repetitions - start)
         samples = [
             resampled(x)(generator, count) for x, generator in zip((first, other), generators, strict=True)
         ]
         wins, ties = _pairs(*samples)
         values.append(wins + ties / 2)
-    return percentile_interval(np.concatenate(values))
+    return percentile_interval(np.concatenate(values), confidence)
 
 
 def score_difference(first: np.ndarray, other: np.ndarray, statistic: Statistic = iqm) -> float:
@@ -152,9 +154,14 @@ def score_difference(first: np.ndarray, other: np.ndarray, statistic: Statistic 
 
 
 def difference_interval(
-    first: np.ndarray, other: np.ndarray, statistic: Statistic = iqm, repetitions: int = REPETITIONS
+    first: np.ndarray,
+    other: np.ndarray,
+    statistic: Statistic = iqm,
+    confidence: float = 0.95,
+    repetitions: int = 10_000,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """95% percentile interval of statistic(other) - statistic(first), each drawn by itself, its seeds within each task.
+    """Percentile interval of statistic(other) - statistic(first), each drawn by itself, its seeds within each task.
 
     Where both are minus infinity the difference may be anything; see `percentile_interval`.
 
@@ -162,10 +169,10 @@ def difference_interval(
       first, other: [seeds] or [seeds, tasks].
       statistic: from scores and `axis`, as in `stratified_bootstrap_interval`.
     """
-    keys = np.random.SeedSequence(0).generate_state(2)
+    keys = np.random.SeedSequence(seed).generate_state(2)
     values = [
         bootstrap(resampled(x), np.size(x), statistic, repetitions, int(key))
         for x, key in zip((first, other), keys, strict=True)
     ]
     with np.errstate(invalid="ignore"):
-        return percentile_interval(values[1] - values[0])
+        return percentile_interval(values[1] - values[0], confidence)

@@ -115,9 +115,9 @@ def survival_quantile(times: np.ndarray, is_event: np.ndarray, share: float = 0.
 
 
 def survival_interval(
-    before: np.ndarray, times: np.ndarray, is_event: np.ndarray, share: float = 0.5
+    before: np.ndarray, times: np.ndarray, is_event: np.ndarray, share: float = 0.5, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """95% bootstrap interval of `survival_quantile` over members; the ends are times, or infinity.
+    """Bootstrap interval of `survival_quantile` over members; the ends are times, or infinity.
 
     An event lies between two evaluations, so that the lower end is of the earlier ones, and the upper end of the later.
 
@@ -133,6 +133,6 @@ def survival_interval(
         return np.stack(ends, axis=-1)
 
     earlier, later = bootstrap(resampled(np.arange(len(times))), len(times), quantiles).T
-    tail = (1 - 0.95) / 2
+    tail = (1 - confidence) / 2
     low = np.quantile(earlier, tail, method="inverted_cdf")
     return float(low), float(np.quantile(later, 1 - tail, method="inverted_cdf"))

@@ -170,7 +170,9 @@ def row_at(run_path: Path, place: Literal[0, -1]) -> dict[str, Any]:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - READ_BYTES))
             lines = file.read(READ_BYTES).split(b"\n")[:-1]
     what = f"{'the last line' if place else 'line 1'} of {path}"
-    row: dict[str, Any] = parse_json(lines[place], what) if lines else {}
+    row = parse_json(lines[place], what) if lines else {}
+    if not isinstance(row, dict):
+        raise ShoalError(f"{path} is damaged: a row is no object.")
     return row
 
 

@@ -229,6 +229,17 @@ class RunConfig:
             )
         if self.seeds > (most := LARGEST_SEED - self.seed + 1):  # the next seed would be 0 once more
             raise ShoalError(f"seeds={self.seeds} is too large: it must be at most {most}.")
+        # Of 32 bits, in which compiled programs number steps and updates, before anything computes with them.
+        if self.steps_per_update > LARGEST_INDEX:
+            raise ShoalError(
+                f"num_envs*num_steps={self.num_envs}*{self.num_steps} is too large: the steps of a rollout are "
+                f"numbered in 32 bits, so that there may be at most {LARGEST_INDEX}."
+            )
+        if self.total_updates > LARGEST_INDEX:
+            raise ShoalError(
+                f"total_steps={self.total_steps} is too large for rollouts of {self.steps_per_update} steps: updates "
+                f"are counted in 32 bits, so that it must be at most {LARGEST_INDEX * self.steps_per_update}."
+            )
         for name in ("eval_every", "log_every"):
             every = getattr(self, name)
             if every != "never" and every > 0 and self.total_updates // self.updates_in(every) > MAX_POINTS:

@@ -50,7 +50,9 @@ def num_cut(count: int) -> int:
 
 
 def score_interval(
-    scores: np.ndarray, statistic: Statistic = iqm, repetitions: int = 10_000
+    scores: np.ndarray,
+    statistic: Statistic = iqm,
+    repetitions: int = 10_000,
 ) -> tuple[float, float] | None:
     """Compute the 95% bootstrap interval of a statistic, as Shoal prints and draws it; None where there is none.
 
@@ -60,6 +62,7 @@ def score_interval(
     Args:
       scores: one number a run, [seeds] or [seeds, tasks].
     """
+    scores = np.asarray(scores, np.float64)
     if len(scores) < MIN_SEEDS or np.isnan(scores).any():
         return None
     interval = stratified_bootstrap_interval(scores, statistic, repetitions=repetitions)
@@ -151,10 +154,14 @@ def stratified_bootstrap_interval(
         `np.mean`, `np.median`.
     Returns:
       the lower and the upper end.
+    Raises:
+      ValueError: `scores` is empty or has other than one or two axes, or `confidence` is not in (0, 1).
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
     section 4.1; Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
     """
     scores = np.asarray(scores, np.float64)
+    if scores.ndim not in (1, 2) or scores.size == 0:
+        raise ValueError(f"scores has shape {list(scores.shape)}; it must be [seeds] or [seeds, tasks].")
     if len(scores) == 1 or np.isnan(scores).any():
         return np.nan, np.nan
     return percentile_interval(
@@ -162,17 +169,27 @@ def stratified_bootstrap_interval(
     )
 
 
-def crossed_bootstrap_interval(scores: np.ndarray, statistic: Statistic = iqm) -> tuple[float, float]:
-    """95% interval of a statistic of pairs [rows, columns]: rows and columns are both drawn with replacement.
+def crossed_bootstrap_interval(
+    scores: np.ndarray,
+    statistic: Statistic = iqm,
+    confidence: float = 0.95,
+    repetitions: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Confidence interval of a statistic of pairs [rows, columns]: rows and columns are both drawn with replacement.
 
     For scores of each of some runs with each of some others, of which those of one run are not independent. With one
     column it is the bootstrap over the rows; with one pair both ends are NaN.
 
     Returns:
       the lower and the upper end.
+    Raises:
+      ValueError: `scores` is empty or has other than two axes, or `confidence` is not in (0, 1).
     Source: Owen 2007, "The pigeonhole bootstrap", Annals of Applied Statistics 1(2).
     """
     scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2 or scores.size == 0:
+        raise ValueError(f"scores has shape {list(scores.shape)}; it must be [rows, columns].")
     if scores.size == 1 or np.isnan(scores).any():
         return np.nan, np.nan
 
@@ -180,7 +197,7 @@ def crossed_bootstrap_interval(scores: np.ndarray, statistic: Statistic = iqm) -
         rows, columns = (generator.integers(size, size=(count, size)) for size in scores.shape)
         return scores[rows[:, :, None], columns[:, None, :]]
 
-    return percentile_interval(bootstrap(draw, scores.size, statistic))
+    return percentile_interval(bootstrap(draw, scores.size, statistic, repetitions, seed), confidence)
 
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]  # (generator, count) -> [count, seeds, tasks]
@@ -198,7 +215,11 @@ def resampled(scores: np.ndarray) -> Draw:
 
 
 def bootstrap(
-    draw: Draw, size: int, statistic: Statistic, repetitions: int = 10_000, seed: int = 0
+    draw: Draw,
+    size: int,
+    statistic: Statistic,
+    repetitions: int = 10_000,
+    seed: int = 0,
 ) -> np.ndarray:
     """Compute a statistic of samples that `draw` makes some at a time, each of `size` scores: [repetitions, ...]."""
     generator = np.random.default_rng(seed)
@@ -223,7 +244,12 @@ def percentile_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[f
     Where a value is infinite the ends are values themselves, since between two infinities, or between one and a number,
     there is nothing to interpolate. A NaN is a difference of two infinities, of which nothing is known: it counts as
     the smallest value for the lower end, and as the largest for the upper one.
+
+    Raises:
+      ValueError: `confidence` is not in (0, 1).
     """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence} must lie between 0 and 1, as 0.95 does.")
     tail = (1 - confidence) / 2
     if np.isfinite(values).all() or np.isnan(values).all():
         low, high = np.quantile(values, (tail, 1 - tail))

@@ -92,6 +92,10 @@ def test_each_entry_is_normalised_and_clipped_as_configured(settings, expected):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
+        (
+            {"obs_norm_min_deviation": 2.0, "obs_norm_max_deviation": 1.0},
+            "obs_norm_min_deviation=2 is greater than",
+        ),
         ({"obs_clip_entries": ("n=2",)}, "obs_clip_entries names 'n', which is not an entry of floats"),
         ({"obs_norm_entries": ("speed",)}, "there are arm/speed, position; did you mean 'arm/speed'"),
         (

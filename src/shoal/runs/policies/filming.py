@@ -43,6 +43,8 @@ def with_checkpoints(experiment: Experiment, every: int) -> Experiment:
     Raises:
       ShoalError: it has no checkpoints, or its environment cannot be drawn.
     """
+    if every < 0:
+        raise ShoalError(f"film_every={every} is out of bounds: it must be at least 0.")
     if not every:
         return experiment
     if not can_render(experiment.environment):
