@@ -160,5 +160,5 @@ def test_inherit_is_of_one_member_and_each_has_its_own_config():
     leaves = leaves_of(populate(ENV, BanditConfig(spread=3.0), (7,))[0])
     new = finetuning.inherit(population, leaves, 1)
     for k in range(2):
-        np.testing.assert_array_equal(new.learner.shared.actions[k], leaves["learner/actions"][0])
+        np.testing.assert_array_equal(new.learner.shared.actions[k], leaves["actions"][0])
     np.testing.assert_array_equal(new.config.step_size, rates.step_size)

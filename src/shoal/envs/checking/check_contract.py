@@ -35,6 +35,8 @@ def require_contract(env: Environment, name: str = "") -> None:
     # Generators, of which the first finding ends all: what a later one reads may then be missing.
     checks = check_static.check_declarations(env), check_static.check_parameters(env), _check_step(env)
     try:
+        for attribute in check_static.ATTRIBUTES:
+            getattr(env, attribute, None)  # a property that fails is told with the user's own frames
         finding = next(itertools.chain(*checks), None)
     except ShoalError:
         raise

@@ -14,7 +14,7 @@ from shoal.envs.summaries import REDUCTIONS
 from shoal.types import TEAM_RETURNS, Environment
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
 
-_ATTRIBUTES = {
+ATTRIBUTES = {
     "observation_space": "a space of shoal.types.spaces",
     "action_space": "a space of shoal.types.spaces",
     "num_agents": "a positive int, 1 if there is no agent axis",
@@ -39,7 +39,7 @@ def _check_protocol(env: object) -> Iterator[Finding]:
     if isinstance(env, type):
         yield Finding("protocol", f"{env.__name__} is a class; an environment is an instance of one")
         return
-    for attribute, right in _ATTRIBUTES.items():
+    for attribute, right in ATTRIBUTES.items():
         try:
             getattr(env, attribute)
         except AttributeError:
