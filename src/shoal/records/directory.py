@@ -1,7 +1,7 @@
 """The run directory: the files of a run, how they are written, and how they are read again.
 
     config.json             the complete settings: running it again gives the same run
-    metrics.jsonl           one line per log point and seed
+    metrics.jsonl           one line per log point and member
     summary.json            scores, speed, checksums, versions
     progress.json           scores so far, of a run that has not finished
     learning_curve.png

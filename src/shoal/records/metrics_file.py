@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line per log point and seed, appended, with a checksum of all that was written."""
+"""`metrics.jsonl`: one line per log point and member, appended, with a checksum of all that was written."""
 
 import contextlib
 import hashlib
