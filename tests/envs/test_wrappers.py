@@ -18,6 +18,7 @@ from shoal.envs import (
     Flatten,
     FrameStack,
     RewardScale,
+    StepCount,
     TimeLimit,
     environment,
     make,
@@ -120,6 +121,27 @@ def test_of_two_time_limits_the_smaller_one_is_declared_and_kept(between, inside
     last = np.asarray(episode(env, jax.random.key(0), 9).last)
     assert np.flatnonzero(last)[0] == env.max_steps
     assert TimeLimit(make("CartPole-v1"), 1000) == make("CartPole-v1")
+
+
+def test_step_count_shows_the_number_of_steps_of_each_episode():
+    env = StepCount(TimeLimit(Counter(), 4), scale=0.25)
+    _, _, timesteps = played(env, 3, 12)
+    shown = timesteps.observation
+    np.testing.assert_array_equal(shown["step_count"][:, 0], np.arange(13) % 5 / 4)
+    np.testing.assert_array_equal(shown["observation"][..., 0], 4 * shown["step_count"])
+    assert env.observation_space["observation"] == Counter.observation_space
+    assert jax.vmap(jax.vmap(env.observation_space["step_count"].contains))(shown["step_count"]).all()
+
+
+@pytest.mark.parametrize("inner", [Pair, PairWithGlobalState])
+def test_step_count_is_an_entry_that_each_agent_is_shown(inner):
+    env = StepCount(inner())
+    shown = episode(env, jax.random.key(0), 3).observation
+    assert (
+        shown.keys() == env.observation_space.spaces.keys() == {*inner.observation_space.spaces, "step_count"}
+    )
+    np.testing.assert_array_equal(shown["step_count"], np.repeat(np.arange(4.0)[:, None], 2, 1))
+    assert shown["step_count"].dtype == np.float32
 
 
 def test_frame_stack_shows_the_last_observations_oldest_first():
@@ -231,6 +253,7 @@ WRAPPERS = {
     "FrameStack": lambda env: FrameStack(env, 2),
     "Flatten": Flatten,
     "RewardScale": lambda env: RewardScale(env, 0.1),
+    "StepCount": lambda env: Flatten(StepCount(env)),
     "all": lambda env: RewardScale(Flatten(FrameStack(TimeLimit(env, 3), 2)), 0.1),
 }
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn_modules import drawn_module
+from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.config.struct import named_leaves
@@ -17,6 +18,8 @@ from shoal.nets.actor_critic import (
     acting_part,
     policy_and_value,
 )
+from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.networks import NetworkConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -177,6 +180,39 @@ def test_a_network_without_the_optional_parts():
     np.testing.assert_array_equal(value, [3.0, 3.0])
     assert acting_part(network) is network
     assert not isinstance(Actor(CARTPOLE, NetworkConfig(hidden_sizes=(4,)), key=jax.random.key(0)), Network)
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("scale", [0.0, 0.25])
+def test_the_values_gradient_in_a_shared_torso_is_scaled(core, scale):
+    """That of the critic's own layer is not, nor is the policy's."""
+    of_network = {"shared_torso": True, "core": core, "hidden_sizes": (4,)}
+    spec, key = CARTPOLE, jax.random.key(0)
+    x = jax.random.normal(jax.random.key(1), (3, 2, 4))
+    flag = jnp.zeros((3, 2), bool)
+    inputs = NetworkInputs(x, first=() if core == "none" else flag)
+
+    def slopes(scale):
+        network = NetworkConfig(**of_network, critic_gradient_scale=scale).build(spec, key)
+        start = sequences.Memories(()) if core == "none" else sequences.initial(network, (2,))
+
+        def outputs(network, which):
+            after = sequences.unroll(network, start, inputs)
+            return jnp.sum(
+                after.value if which == "value" else after.distribution.log_prob(jnp.zeros((3, 2), int))
+            )
+
+        return [nnx.state(jax.grad(outputs)(network, which)) for which in ("value", "policy")]
+
+    (value, policy), (whole, same) = slopes(scale), slopes(1.0)
+    jax.tree.map(np.testing.assert_array_equal, policy, same)
+    jax.tree.map(np.testing.assert_array_equal, value["critic"], whole["critic"])
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, scale * y, rtol=1e-5, atol=1e-7),
+        value["actor"],
+        whole["actor"],
+    )
+    assert any(np.any(np.asarray(x)) for x in jax.tree.leaves(whole["actor"]))
 
 
 def test_sizes_that_contradict_a_shared_torso_are_named():

@@ -275,13 +275,6 @@ def vtrace_advantage(s: Stream, run: range, i: int) -> float:
     return float(s.r_t[i]) + float(s.discount_t[i]) * following - float(s.v_tm1[i])
 
 
-def vtrace_both(s: Stream, clip_rho: float, clip_c: float, clip_pg_rho: float) -> list[np.ndarray]:
-    (targets,) = vtrace_targets(s, clip_rho, clip_c)
-    (advantages,) = each_step(vtrace_advantage)(s._replace(targets_tm1=targets))
-    ratio = np.where(s.w_tm1 > 0, np.exp(s.log_rho_tm1.astype(np.float64)), 0.0)
-    return [targets, np.minimum(clip_pg_rho, ratio) * advantages]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """A function with its options, its loop, and the fields of a stream that are its arguments."""
@@ -321,10 +314,9 @@ CASES = {
     ),
     "n_step_returns_3": case(returns.n_step_returns, each_step(n_steps(3)), n=3),
     "n_step_returns_100": case(returns.n_step_returns, each_step(n_steps(100)), n=100),
-    "vtrace": case(
-        vtrace.vtrace, lambda s: vtrace_both(s, 1.4, 0.8, 1.2), clip_rho=1.4, clip_c=0.8, clip_pg_rho=1.2
+    "vtrace_targets": case(
+        vtrace.vtrace_targets, lambda s: vtrace_targets(s, 1.4, 0.8), clip_rho=1.4, clip_c=0.8
     ),
-    "vtrace_targets": case(vtrace.vtrace_targets, vtrace_targets),
     "vtrace_advantages": case(vtrace.vtrace_advantages, each_step(vtrace_advantage)),
     "general_off_policy_returns_from_q_and_v": case(
         off_policy.general_off_policy_returns_from_q_and_v,

@@ -232,9 +232,7 @@ def test_quantile_losses_are_rlaxs_times_a_constant(rlax, delta):
     theirs = jax.jit(jax.vmap(one))(*arrays, quantiles_t)
     np.testing.assert_allclose(ours, theirs / (delta or 1.0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
-        distributional.quantile_double_q_learning(
-            **made | {"selector_t": quantiles_t.mean(axis=-1)}, delta=delta
-        ),
+        distributional.quantile_q_learning(**made | {"selector_t": quantiles_t.mean(axis=-1)}, delta=delta),
         ours,
         rtol=1e-6,
     )

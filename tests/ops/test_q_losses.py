@@ -23,9 +23,7 @@ def test_an_illegal_action_is_never_the_best():
     others |= {
         key: np.concatenate([others[key], others[key][:, :1]], axis=-1) for key in ("q_t", "selector_t")
     }
-    np.testing.assert_array_equal(
-        q_losses.double_q_learning(**forbidden), q_losses.double_q_learning(**others)
-    )
+    np.testing.assert_array_equal(q_losses.q_learning(**forbidden), q_losses.q_learning(**others))
 
 
 @pytest.mark.parametrize("temperature", [0.03, 1.0])

@@ -21,7 +21,13 @@ KINDS = "oooootcbd0TCB"
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 
 every = pytest.mark.parametrize("name", CASES)
-FEW = ("gae", "n_step_returns_3", "vtrace", "tree_backup", "general_off_policy_returns_from_action_values")
+FEW = (
+    "gae",
+    "n_step_returns_3",
+    "vtrace_targets",
+    "tree_backup",
+    "general_off_policy_returns_from_action_values",
+)
 few = pytest.mark.quick(*FEW)  # which differ in what they read
 
 
@@ -64,7 +70,7 @@ def test_every_public_function_is_a_case():
         for key, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", "") == module.__name__ and key[0] not in "_V"
     ]
-    assert len(public) == 15 and {case.function for case in CASES.values()} == set(public)
+    assert len(public) == 14 and {case.function for case in CASES.values()} == set(public)
 
 
 @every
@@ -255,6 +261,13 @@ def test_returns_equal_rlax(rlax):
         np.testing.assert_allclose(returns.n_step_returns(*given, lambda_, n=4), expected, **TOLERANCE)
     expected = rlax.discounted_returns(s.r_t, s.discount_t, s.v_t)
     np.testing.assert_allclose(returns.discounted_returns(*given), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_returns_of_no_step_are_refused(n):
+    s = unbroken()
+    with pytest.raises(ValueError, match=rf"^n={n} must be at least 1\.$"):
+        returns.n_step_returns(s.r_t, s.discount_t, s.last_t, s.v_t, n=n)
 
 
 def test_what_is_known_without_any_formula():

@@ -23,7 +23,11 @@ def the_same_numbers():
 
 update = jax.jit(statistics.update_moments, static_argnames="axis_name")
 merge = jax.jit(statistics.merge_moments)
-moments_of = jax.jit(statistics.moments_of, static_argnames=("axis_name", "only"))
+
+
+def moments_of(x: np.ndarray) -> statistics.RunningMoments:
+    """The moments of one batch of arrays."""
+    return update(statistics.init_moments(x[0]), jnp.asarray(x))
 
 
 def weighted(shape: tuple[int, ...], binary: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -357,19 +361,6 @@ class TestRunning:
         with pytest.raises(ValueError, match="arm/angle, arm/torque, goal"):
             statistics.init_moments(example, only=lambda path: path == "gaol")
 
-    def test_starts_from_data(self):
-        b, w = batch(6, 9), (RNG.uniform(size=(6, 9)) < 0.5).astype(np.float32)
-        for started, later in (
-            (moments_of(b, w), update(statistics.init_moments(EXAMPLE), b, w)),
-            (moments_of(flat := batch(7)), update(statistics.init_moments(EXAMPLE), flat)),
-        ):
-            assert jax.tree.structure(started) == jax.tree.structure(later)
-            for x, y in zip(jax.tree.leaves(started), jax.tree.leaves(later), strict=True):
-                assert x.dtype == y.dtype
-                np.testing.assert_array_equal(x, y)
-        chosen = statistics.moments_of(b, w, only=lambda path: path == "speed")
-        assert chosen.count == w.sum()
-
     def test_bounds_of_the_deviation(self):
         x = (RNG.normal(size=(500, 3)) * [1e-3, 1.0, 50.0]).astype(np.float32)
         moments = moments_of(x)
@@ -432,7 +423,7 @@ class TestRunning:
             twice, _ = jax.lax.scan(
                 lambda m, _: (statistics.update_moments(m, b, weight), None), once, None, length=1
             )
-            for moments in (once, twice, merge(once, once), moments_of(b, weight)):
+            for moments in (once, twice, merge(once, once)):
                 followed = [leaf for leaf in jax.tree.leaves(moments) if leaf.dtype != bool]
                 assert all(leaf.dtype == jnp.float32 and not leaf.weak_type for leaf in followed)
             exact = np.asarray(b["x"], np.float64)

@@ -125,10 +125,6 @@ def quantile_q_learning(*args: Any, **keywords: Any) -> jax.Array:
     return distributional.quantile_q_learning(*args, delta=DELTA, **keywords)
 
 
-def quantile_double_q_learning(*args: Any, **keywords: Any) -> jax.Array:
-    return distributional.quantile_double_q_learning(*args, delta=DELTA, **keywords)
-
-
 STEP = {"a_tm1": "", "r_t": "", "discount_t": ""}
 CATEGORICAL = {"atoms_tm1": "*n", "logits_tm1": "An", **STEP, "atoms_t": "*m", "logits_t": "Am"}
 QUANTILES = {"quantiles_tm1": "An", "fractions": "*n", **STEP, "quantiles_t": "Am"}
@@ -140,19 +136,19 @@ LOSSES = {
         value_losses.td_learning, {"v_tm1": "", "r_t": "", "discount_t": "", "v_t": ""}, ("v_tm1",), td
     ),
     "q": Loss(q_losses.q_learning, Q, ("q_tm1",), q_learning),
-    "double_q": Loss(q_losses.double_q_learning, Q | SELECTOR, ("q_tm1",), double_q_learning),
+    "double_q": Loss(q_losses.q_learning, Q | SELECTOR, ("q_tm1",), double_q_learning),
     "munchausen": Loss(munchausen_q_learning, Q | {"policy_q_tm1": "A"}, ("q_tm1",), munchausen),
     "categorical_td": Loss(distributional.categorical_td_learning, STATE, ("logits_tm1",), categorical_td),
     "categorical_q": Loss(distributional.categorical_q_learning, CATEGORICAL, ("logits_tm1",), categorical_q),
     "categorical_double_q": Loss(
-        distributional.categorical_double_q_learning,
+        distributional.categorical_q_learning,
         CATEGORICAL | SELECTOR,
         ("logits_tm1",),
         categorical_double_q,
     ),
     "quantile_q": Loss(quantile_q_learning, QUANTILES, ("quantiles_tm1",), quantile_q),
     "quantile_double_q": Loss(
-        quantile_double_q_learning, QUANTILES | SELECTOR, ("quantiles_tm1",), quantile_double_q
+        quantile_q_learning, QUANTILES | SELECTOR, ("quantiles_tm1",), quantile_double_q
     ),
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 from shoal.algos import part_checks
 from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to, clips_of
+from shoal.algos.learning import advantages, critic_losses
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.nets import networks, q_networks, torso_choice
@@ -242,24 +243,15 @@ def check_advantages(config: "PPOConfig", num_rows: int, copies: int) -> None:
 
 
 def check_estimates(config: "PPOConfig") -> None:
-    """Check that V-trace has ratios to correct with, and clips in the right order."""
-    if config.advantage != "vtrace":
-        return
-    clips = config.rho_clip, config.c_clip
-    if not struct.is_traced(*clips):
-        for rho_clip, c_clip in np.broadcast(*clips):  # of each member of a sweep
-            if c_clip > rho_clip:
-                raise ShoalError(
-                    f"c_clip={c_clip:g} is greater than rho_clip={rho_clip:g}; it must be at most {rho_clip:g}."
-                )
-    if config.surrogate == "policy_gradient":
+    """Check that an estimator that corrects by ratios has some, and a surrogate that fits."""
+    if config.advantage in advantages.LEAVING_RATIOS and config.surrogate == "policy_gradient":
         raise ShoalError(
-            "advantage='vtrace' leaves the ratio of an action to the surrogate, and surrogate='policy_gradient' has "
-            "none; choose surrogate='clip', or advantage='gae'."
+            f"advantage={config.advantage!r} leaves the ratio of an action to the surrogate, and "
+            "surrogate='policy_gradient' has none; choose surrogate='vtrace_policy_gradient', or advantage='gae'."
         )
-    if config.recompute == "never":
+    if config.advantage in advantages.WITH_RATIOS and config.recompute == "never":
         raise ShoalError(
-            "advantage='vtrace' has no effect with recompute='never', where every ratio is 1; it needs "
+            f"advantage={config.advantage!r} has no effect with recompute='never', where every ratio is 1; it needs "
             "recompute='epoch' or recompute='minibatch'."
         )
 
@@ -303,6 +295,11 @@ def check_recomputation(config: "PPOConfig", num_envs: int, num_steps: int) -> N
 
 def check_value_normalisation(config: "PPOConfig") -> None:
     """Check that the critic has the last layer that is rescaled, if it is."""
+    if config.norm_value != "none" and config.value_loss in critic_losses.OF_TRANSITIONS:
+        raise ShoalError(
+            f"norm_value={config.norm_value!r} normalises targets, and value_loss={config.value_loss!r} has rewards "
+            "and distributions in their own units; choose norm_value='none', or value_loss='two_hot'."
+        )
     if config.norm_value != "popart":
         return
     if getattr(config.network, "value_head", "scalar") != "scalar":

@@ -59,7 +59,9 @@ def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
     traced = jax.tree.map(lambda _: number, config)  # as within the compiled program
     for setting, function in own.items():
         _check_call(setting, getattr(config, setting), function, (traced, *arguments[setting]))
-    jax.eval_shape(critic_losses.value_loss, traced, output, steps, steps)
+    rows = inputs._replace(target=steps, following=getattr(output, "logits", ()))
+    target = critic_losses.target_of(config, rows)
+    jax.eval_shape(critic_losses.value_loss, traced, output, steps, target)
 
 
 def _check_call(setting: str, choice: object, function: Callable, arguments: tuple[object, ...]) -> None:

@@ -317,6 +317,8 @@ def prepare(
     moments = normalisation.observe(shared.observation, before.observation, weight, axis)
     shared = shared._replace(observation=moments)
     acted = acted._replace(value=output, advantage=advantage, target=target)
+    if config.value_loss in critic_losses.OF_TRANSITIONS:
+        acted = acted._replace(following=replayed.value.logits[1:])
     rows = make_rows(config, acted, inputs, replayed.starts)
     local = learner.local._replace(critic=replayed.critic)
     return rows, Learner(shared, local), metrics, rollout
@@ -398,7 +400,7 @@ def loss(
     surrogate = surrogates.chosen(config)  # of the ratio exp(log_ratio)
     distributions = batch.distribution, distribution
     policy_loss = surrogate(config, log_ratio, batch.advantage, distributions, shared.kl_coef)
-    value_loss = critic_losses.value_loss(config, output, batch.value, batch.target)
+    value_loss = critic_losses.value_loss(config, output, batch.value, critic_losses.target_of(config, batch))
     entropy = actions.entropy(distribution)
     parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32))
     # Rows of weight 0 are no transitions: their parts may be anything, and 0 times NaN is NaN.
@@ -417,8 +419,12 @@ def make_rows(config: PPOConfig, acted: Rows, inputs: NetworkInputs, starts: PyT
     if config.recompute == "minibatch":
         masked = minibatches.masked(config, acted)
         rows = recomputation.rows_of_streams(config, masked, inputs)
-    else:  # the loss does not read what advantages were computed from
-        masked = minibatches.masked(config, acted._replace(reward=(), discount=(), last=()))
+    else:
+        if (
+            config.value_loss not in critic_losses.OF_TRANSITIONS
+        ):  # which read what advantages were computed from
+            acted = acted._replace(reward=(), discount=(), last=())
+        masked = minibatches.masked(config, acted)
         rows = minibatches.to_rows(config, masked)
     return rows._replace(start=minibatches.chunk_starts(config, masked.inputs, starts))
 

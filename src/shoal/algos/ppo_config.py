@@ -31,7 +31,9 @@ _DPO = Needs("surrogate", ("dpo",), or_function=True)
 _HUBER = Needs("value_loss", ("huber",), or_function=True)
 _HL_GAUSS = Needs("value_loss", ("hl_gauss",), or_function=True)
 _TRACE = Needs("advantage", other_than=("discounted_returns",), such_as="gae")
-_VTRACE = Needs("advantage", ("vtrace",), or_function=True)
+_VTRACE = Needs("advantage", ("vtrace", "vtrace_rewards"), or_function=True)
+_N_STEP = Needs("advantage", ("n_step_returns",), or_function=True)
+_IMPALA = Needs("surrogate", ("vtrace_policy_gradient",), or_function=True)
 
 
 @struct.struct
@@ -57,15 +59,17 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     gamma: float = parameter(0.99, low=0.0, high=1.0, group=_USED)
     """Discounts rewards by this factor per step."""
     gae_lambda: float = parameter(0.95, low=0.0, high=1.0, group=_VALUE, needs=_TRACE)
-    """Sets the trace decay of generalised advantage estimation, λ-returns and V-trace; 1 is Monte Carlo, 0 one-step."""
+    """Sets the trace decay of all estimators but discounted returns; 1 is Monte Carlo, 0 one-step."""
     advantage: str = parameter("gae", functions=ESTIMATORS, group=_VALUE)
     """Estimates advantages and the value's targets by generalised advantage estimation; by λ-returns, which are the
-    same; by discounted returns; or by V-trace, which corrects them by the ratios of the current policy to the one that
-    acted (recompute epoch or minibatch)."""
+    same; by discounted returns or those of n_step steps; or corrects them by the ratios of the current policy to the
+    one that acted (recompute epoch or minibatch), by V-trace, by V-trace of rewards alone, or without a clip."""
+    n_step: int = parameter(5, low=1, high=LARGEST_INDEX, group=_VALUE, needs=_N_STEP)
+    """Sums at most this many rewards before a value (advantage n_step_returns)."""
     rho_clip: float = parameter(1.0, above=0.0, high=math.inf, group=_VALUE, needs=_VTRACE)
-    """Clips V-trace's ratio of a TD error to at most this, which is at least c_clip (advantage vtrace)."""
+    """Clips V-trace's ratio of a TD error, or of a reward, to at most this (advantage vtrace or vtrace_rewards)."""
     c_clip: float = parameter(1.0, above=0.0, high=math.inf, group=_VALUE, needs=_VTRACE)
-    """Clips V-trace's ratio in the trace to at most this (advantage vtrace)."""
+    """Clips V-trace's ratio in the trace to at most this (advantage vtrace or vtrace_rewards)."""
     recompute: Literal["never", "epoch", "minibatch"] = parameter("never", group=_VALUE)
     """Computes advantages and targets once, again with the current parameters before each further epoch, or within the
     loss of each minibatch, which then consists of whole environments: num_minibatches must divide num_envs."""
@@ -74,7 +78,8 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     num_minibatches: int = parameter(4, low=1, group=_USED)
     """Makes this many gradient steps per pass; must divide num_envs * num_steps, with a core the number of chunks."""
     surrogate: str = parameter("clip", functions=surrogates.SURROGATES, group=_POLICY)
-    """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, or no ratio at all."""
+    """Chooses the policy's objective: a clip, a KL penalty, Discovered Policy Optimisation, no ratio at all, or
+    V-trace's policy gradient, whose clipped ratio is a constant."""
     clip_coef: float = parameter(0.2, above=0.0, group=_POLICY, needs=_CLIP)
     """Stops the gradient of a probability ratio that is further than this from 1 (surrogate clip)."""
     kl_coef: float = parameter(
@@ -87,6 +92,8 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     """Sets the slope of DPO's drift for positive advantages (surrogate dpo)."""
     dpo_beta: float = parameter(0.6, above=0.0, group=_POLICY, needs=_DPO)
     """Sets the slope of DPO's drift for negative advantages (surrogate dpo)."""
+    pg_rho_clip: float = parameter(1.0, above=0.0, high=math.inf, group=_POLICY, needs=_IMPALA)
+    """Clips the ratio of the policy gradient to at most this (surrogate vtrace_policy_gradient)."""
     target_kl: float = parameter(math.inf, above=0.0, high=math.inf, group=_POLICY)
     """Ends the actor's updates for this rollout once a minibatch's approximate KL exceeds this; inf disables this."""
     kl_stop: bool = parameter(False, group=_POLICY)
@@ -97,7 +104,8 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     """Weights the value loss."""
     value_loss: str = parameter("squared", functions=LOSSES, group=_VALUE)
     """Trains the critic by half the squared error or by Huber's loss; or, where it predicts a distribution (value_head
-    categorical), by the cross-entropy with a Gaussian around the target or with the two atoms nearest to it."""
+    categorical), by the cross-entropy with a Gaussian around the target, with the two atoms nearest to it, or with the
+    projected distribution of the next step (categorical_td)."""
     huber_delta: float = parameter(1.0, above=0.0, group=_VALUE, needs=_HUBER)
     """Makes the value loss linear for errors beyond this (value_loss huber)."""
     hl_gauss_sigma: float = parameter(0.75, above=0.0, group=_VALUE, needs=_HL_GAUSS)

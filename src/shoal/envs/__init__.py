@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shoal.envs.geometry import Geometry
     from shoal.envs.registry import environments, make, parameters_of, register
     from shoal.envs.trials import Trial
-    from shoal.envs.wrappers import Flatten, FrameStack, Hide, RewardScale, TimeLimit
+    from shoal.envs.wrappers import Flatten, FrameStack, Hide, RewardScale, StepCount, TimeLimit
 
 _NAMES_IN = {
     "base": ("Wrapper", "environment", "parameter", "render", "restart", "static", "transition"),
@@ -20,7 +20,7 @@ _NAMES_IN = {
     "geometry": ("Geometry",),
     "registry": ("environments", "make", "parameters_of", "register"),
     "trials": ("Trial",),
-    "wrappers": ("Flatten", "FrameStack", "Hide", "RewardScale", "TimeLimit"),
+    "wrappers": ("Flatten", "FrameStack", "Hide", "RewardScale", "StepCount", "TimeLimit"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
 
@@ -33,6 +33,7 @@ __all__ = [
     "Geometry",
     "Hide",
     "RewardScale",
+    "StepCount",
     "TimeLimit",
     "Trial",
     "Wrapper",

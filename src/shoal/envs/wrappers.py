@@ -16,6 +16,7 @@ from shoal.types import GLOBAL_STATE, OBSERVATION, PyTree, State
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 STATE = "state"  # the entry that shows hidden numbers to the critic
+STEP_COUNT = "step_count"
 
 
 class BeginningWrapper(Wrapper):
@@ -33,7 +34,7 @@ class BeginningWrapper(Wrapper):
         raise NotImplementedError
 
 
-class TimeLimitState(NamedTuple):
+class CountedState(NamedTuple):
     """The inner state, and the number of steps of the episode."""
 
     env: State
@@ -61,19 +62,57 @@ class TimeLimit(BeginningWrapper):
         if type(self.env) is TimeLimit:
             object.__setattr__(self, "env", self.env.env)
 
-    def inner_state(self, state: TimeLimitState) -> State:
+    def inner_state(self, state: CountedState) -> State:
         """Return the inner environment's state."""
         return state.env
 
-    def _begin(self, inner: State, timestep: TimeStep) -> tuple[TimeLimitState, TimeStep]:
-        return TimeLimitState(inner, jnp.zeros((), jnp.int32)), timestep
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        return CountedState(inner, jnp.zeros((), jnp.int32)), timestep
 
-    def step(self, state: TimeLimitState, action: PyTree, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
+    def step(self, state: CountedState, action: PyTree, key: jax.Array) -> tuple[CountedState, TimeStep]:
         """Make one step; the `max_steps`-th of an episode is its last."""
         inner, timestep = self.env.step(state.env, action, key)
         steps = state.steps + 1
         timestep = timestep._replace(last=timestep.last | (steps >= self.max_steps))
-        return TimeLimitState(inner, steps), timestep
+        return CountedState(inner, steps), timestep
+
+
+@environment
+class StepCount(BeginningWrapper):
+    """Show the number of steps of the episode as one more entry of the observation, `step_count`.
+
+    It is 0 at the first time-step, and multiplied by `scale`: by 1 / n it is the share of a limit of n steps. A
+    dictionary gets the entry; any other observation becomes the entry `observation` beside it. Each of several agents
+    is shown it.
+    """
+
+    scale: float = parameter(default=1.0)
+
+    @property
+    def observation_space(self) -> Dict:
+        """The inner space and a number that is not bounded."""
+        space = self.env.observation_space
+        parts = dict(space.items()) if isinstance(space, Dict) else {OBSERVATION: space}
+        return Dict(parts | {STEP_COUNT: Box(-np.inf, np.inf, ())})
+
+    def inner_state(self, state: CountedState) -> State:
+        """Return the inner environment's state."""
+        return state.env
+
+    def _begin(self, inner: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        return self._counted(inner, jnp.zeros((), jnp.int32), timestep)
+
+    def step(self, state: CountedState, action: PyTree, key: jax.Array) -> tuple[CountedState, TimeStep]:
+        """Make one step, and count it."""
+        inner, timestep = self.env.step(state.env, action, key)
+        return self._counted(inner, state.steps + 1, timestep)
+
+    def _counted(self, inner: State, steps: jax.Array, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        shown = timestep.observation
+        shown = shown if isinstance(self.env.observation_space, Dict) else {OBSERVATION: shown}
+        of_agents = () if self.num_agents == 1 else (self.num_agents,)
+        count = jnp.broadcast_to(steps * self.scale, of_agents).astype(jnp.float32)
+        return CountedState(inner, steps), timestep._replace(observation={**shown, STEP_COUNT: count})
 
 
 class FrameStackState(NamedTuple):

@@ -13,6 +13,7 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
+from shoal.nets.gradients import scale_gradient
 from shoal.nets.headed import Headed
 from shoal.nets.heads import head_for
 from shoal.nets.outputs import ActionDistribution, Value
@@ -134,6 +135,7 @@ class ActorCritic(nnx.Module):
         # Also where a torso is shared, so that the actor's weights are the same.
         actor_key, critic_key = jax.random.split(key)
         self.shared = config.shared_torso
+        self.gradient_scale = config.critic_gradient_scale
         self.actor = Actor(spec.of_actor, config, key=actor_key)
         if self.shared:
             # With no hidden layer before it, this layer alone is drawn, and by the initialiser of last layers.
@@ -153,7 +155,7 @@ class ActorCritic(nnx.Module):
 
     def value(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values [...]."""
-        return self.critic(self.actor.features(observation) if self.shared else observation)
+        return self._value_of(self.actor.features(observation)) if self.shared else self.critic(observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
@@ -162,4 +164,8 @@ class ActorCritic(nnx.Module):
         if not self.shared:
             return self.policy(observation, action_mask), self.value(observation)
         distribution, features = self.actor.with_features(observation, action_mask)
-        return distribution, self.critic(features)
+        return distribution, self._value_of(features)
+
+    def _value_of(self, features: Array) -> Value:
+        """Compute the values of features that the actor has too."""
+        return self.critic(scale_gradient(features, self.gradient_scale))

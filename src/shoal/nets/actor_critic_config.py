@@ -40,6 +40,9 @@ class ActorCriticConfig(CoreConfig):
     """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
     shared_torso: bool = False
     """Shares one torso between actor and critic in place of one each."""
+    critic_gradient_scale: float = parameter(1.0, low=0.0, static=True, needs=Needs("shared_torso", (True,)))
+    """Multiplies the gradient of the value in a torso that actor and critic share by this; 0 trains it by the policy
+    alone."""
     critic_encoder: TorsoSettings = settings.chosen(
         Kind(""),
         functools.partial(torso_choice.choose, setting="critic_encoder"),

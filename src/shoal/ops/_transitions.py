@@ -45,9 +45,20 @@ def transition(r_t: Array, discount_t: Array, w_tm1: Array | None, **floats: Arr
 
 
 def action_transition(
-    r_t: Array, discount_t: Array, w_tm1: Array | None, a_tm1: Array, axes: str, **floats: Array
+    r_t: Array,
+    discount_t: Array,
+    w_tm1: Array | None,
+    a_tm1: Array,
+    axes: str,
+    selector_t: Array | None = None,
+    **floats: Array,
 ) -> Transition:
-    """Return the transitions of actions a_tm1, integers [...]; `axes` are those of `floats` (see `check_axes`)."""
+    """Return the transitions of actions a_tm1, integers [...]; `axes` are those of `floats` (see `check_axes`).
+
+    Of `selector_t`, where it is given, shape and dtype are checked too.
+    """
+    if selector_t is not None:
+        axes, floats = f"{axes} [..., A]", floats | {"selector_t": selector_t}
     t = transition(r_t, discount_t, w_tm1, **floats)
     check_axes(t.r_t.shape, f"[...] {axes}", a_tm1=a_tm1, **floats)
     _checks.integer(a_tm1=a_tm1)

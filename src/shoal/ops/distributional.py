@@ -145,49 +145,21 @@ def categorical_q_learning(
     logits_t: Array,
     w_tm1: Array | None = None,
     *,
+    selector_t: Array | None = None,
     stop_target_gradients: bool = True,
 ) -> Array:
     """The loss of categorical Q-learning (C51): as `categorical_td_learning`, with the action of the highest mean.
 
-    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
-    """
-    # Against each other only: the rest is compared where the loss is computed.
-    check_axes(jnp.shape(logits_t)[:-2], "[..., A, m] [m]", logits_t=logits_t, atoms_t=atoms_t)
-    means_t = jnp.sum(jax.nn.softmax(logits_t) * jnp.asarray(atoms_t)[..., None, :], axis=-1)
-    return categorical_double_q_learning(
-        atoms_tm1,
-        logits_tm1,
-        a_tm1,
-        r_t,
-        discount_t,
-        atoms_t,
-        logits_t,
-        means_t,
-        w_tm1,
-        stop_target_gradients=stop_target_gradients,
-    )
-
-
-def categorical_double_q_learning(
-    atoms_tm1: Array,
-    logits_tm1: Array,
-    a_tm1: Array,
-    r_t: Array,
-    discount_t: Array,
-    atoms_t: Array,
-    logits_t: Array,
-    selector_t: Array,
-    w_tm1: Array | None = None,
-    *,
-    stop_target_gradients: bool = True,
-) -> Array:
-    """The loss of categorical double Q-learning: the next action has the highest `selector_t`.
-
-    Source: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
+    Args:
+      selector_t: values by which the next action is chosen instead, [..., A] (double Q-learning).
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1; double Hessel
+    et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning".
     """
     floats = {"atoms_tm1": atoms_tm1, "logits_tm1": logits_tm1, "atoms_t": atoms_t, "logits_t": logits_t}
-    axes = "[n] [..., A, n] [m] [..., A, m] [..., A]"
-    t = action_transition(r_t, discount_t, w_tm1, a_tm1, axes, **floats, selector_t=selector_t)
+    axes = "[n] [..., A, n] [m] [..., A, m]"
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, axes, selector_t, **floats)
+    if selector_t is None:
+        selector_t = jnp.sum(jax.nn.softmax(logits_t) * jnp.asarray(atoms_t)[..., None, :], axis=-1)
     logits_tm1 = take_entry(logits_tm1, a_tm1, axis=-2)
     logits_t = take_entry(logits_t, jnp.argmax(selector_t, axis=-1), axis=-2)
     return _categorical_loss(t, atoms_tm1, logits_tm1, atoms_t, logits_t, stop_target_gradients)
@@ -251,50 +223,23 @@ def quantile_q_learning(
     w_tm1: Array | None = None,
     *,
     delta: Array | float = 1.0,
+    selector_t: Array | None = None,
     stop_target_gradients: bool = True,
 ) -> Array:
     """The loss of quantile Q-learning (QR-DQN): `quantile_regression` on r_t + γ_t θ_t of the action with the
     highest mean.
 
-    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1.
-    """
-    return quantile_double_q_learning(
-        quantiles_tm1,
-        fractions,
-        a_tm1,
-        r_t,
-        discount_t,
-        quantiles_t,
-        jnp.mean(quantiles_t, axis=-1),
-        w_tm1,
-        delta=delta,
-        stop_target_gradients=stop_target_gradients,
-    )
-
-
-def quantile_double_q_learning(
-    quantiles_tm1: Array,
-    fractions: Array,
-    a_tm1: Array,
-    r_t: Array,
-    discount_t: Array,
-    quantiles_t: Array,
-    selector_t: Array,
-    w_tm1: Array | None = None,
-    *,
-    delta: Array | float = 1.0,
-    stop_target_gradients: bool = True,
-) -> Array:
-    """The loss of quantile double Q-learning: the next action is the one of the highest `selector_t`.
-
-    Source: as `quantile_q_learning`, with the choice of van Hasselt et al. 2016, "Deep Reinforcement Learning
-    with Double Q-learning".
+    Args:
+      selector_t: values by which the next action is chosen instead, [..., A] (double Q-learning).
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1; double
+    with the choice of van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning".
     """
     floats = {"quantiles_tm1": quantiles_tm1, "fractions": fractions, "quantiles_t": quantiles_t}
-    axes = "[..., A, n] [n] [..., A, m] [..., A]"
-    t = action_transition(r_t, discount_t, w_tm1, a_tm1, axes, **floats, selector_t=selector_t)
+    axes = "[..., A, n] [n] [..., A, m]"
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, axes, selector_t, **floats)
+    a_t = jnp.argmax(jnp.mean(quantiles_t, axis=-1) if selector_t is None else selector_t, axis=-1)
     predicted = masked(t.is_transition, take_entry(quantiles_tm1, a_tm1, axis=-2))
-    following = masked(t.bootstraps, take_entry(quantiles_t, jnp.argmax(selector_t, axis=-1), axis=-2))
+    following = masked(t.bootstraps, take_entry(quantiles_t, a_t, axis=-2))
     samples = t.r_t[..., None] + t.discount_t[..., None] * following
     losses = quantile_regression(
         predicted, fractions, samples, delta, stop_target_gradients=stop_target_gradients

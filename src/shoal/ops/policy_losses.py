@@ -22,7 +22,7 @@ Array = jax.Array
 
 
 def policy_gradient(log_prob: Array, advantage: Array) -> Array:
-    """The policy gradient's loss (REINFORCE, A2C): `-A log π(a)`.
+    """The policy gradient's loss (REINFORCE, A2C): `-A log π(a)`; with a baseline b of the observation, A = G - b.
 
     Source: Williams 1992, "Simple Statistical Gradient-Following Algorithms for Connectionist
     Reinforcement Learning"; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
@@ -31,24 +31,14 @@ def policy_gradient(log_prob: Array, advantage: Array) -> Array:
     return -log_prob * jax.lax.stop_gradient(advantage)
 
 
-def policy_gradient_with_baseline(log_prob: Array, returns: Array, baseline: Array) -> Array:
-    """REINFORCE with a baseline b of the observation alone: `-(G - b) log π(a)`; neither G nor b gets a gradient.
-
-    Source: Williams 1992, "Simple Statistical Gradient-Following Algorithms for Connectionist
-    Reinforcement Learning"; Sutton and Barto 2018, "Reinforcement Learning", section 13.4.
-    """
-    _check(log_prob=log_prob, returns=returns, baseline=baseline)
-    return policy_gradient(log_prob, returns - baseline)
-
-
 def vtrace_policy_gradient(
     log_prob: Array, log_ratio: Array, advantage: Array, clip_pg_rho: Array | float = 1.0
 ) -> Array:
     """V-trace's policy gradient (IMPALA): `-ρ A log π(a)`, ρ = min(ρ̄, exp(log_ratio)) without a gradient.
 
     Args:
-      advantage: A without its ratio, r + γ v - V, [...], as of `shoal.ops.vtrace.vtrace_advantages`; for one
-        that has it already, the loss is `policy_gradient`.
+      advantage: A without its ratio, r + γ v - V, [...], as of `shoal.ops.vtrace.vtrace_advantages`.
+      clip_pg_rho: ρ̄; `jnp.inf` does not clip.
     Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
     Actor-Learner Architectures", section 4.2.
     """
@@ -58,20 +48,11 @@ def vtrace_policy_gradient(
     return policy_gradient(log_prob, jax.lax.stop_gradient(ratio) * advantage)
 
 
-def entropy_loss(entropy: Array) -> Array:
-    """The entropy's loss: `-H`, so that adding a multiple of it keeps the policy random.
-
-    Source: Williams and Peng 1991, "Function Optimization using Connectionist Reinforcement Learning
-    Algorithms"; Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
-    """
-    _check(entropy=entropy)
-    return -entropy
-
-
 def sampled_entropy_loss(log_prob: Array) -> Array:
     """The entropy's loss from actions of π itself: its value is `log π(a)`, its gradient `log π(a) ∇log π(a)`.
 
-    Both are unbiased estimates of those of -H. The gradient of log π(a) alone is not: its mean is 0.
+    Both are unbiased estimates of those of -H, for policies whose `entropy` has no closed form. The gradient of
+    log π(a) alone is not: its mean is 0.
     """
     _check(log_prob=log_prob)
     constant = jax.lax.stop_gradient(log_prob)
@@ -146,17 +127,10 @@ def dpo_surrogate(
     return jnp.where(advantage >= 0, jnp.where(upward > 0, -gain_less_drift, -gain), drift - gain)
 
 
-def kl_k1(log_ratio: Array) -> Array:
-    """The estimator k1 of KL(μ || π) from actions of μ: `-log r`; unbiased, can be negative.
-
-    Source: Schulman 2020, "Approximating KL Divergence".
-    """
-    _check(log_ratio=log_ratio)
-    return -log_ratio
-
-
 def kl_k3(log_ratio: Array) -> Array:
     """The estimator k3 of KL(μ || π) from actions of μ: `(r - 1) - log r`; unbiased and never negative.
+
+    Its other unbiased estimator, k1, is `-log r`, which can be negative.
 
     Source: Schulman 2020, "Approximating KL Divergence".
     """

@@ -25,41 +25,23 @@ def q_learning(
     q_t: Array,
     w_tm1: Array | None = None,
     *,
+    selector_t: Array | None = None,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """TD errors of Q-learning.
-
-        δ_t = r_t + γ_t max_a q_t(a) - q_{t-1}(a_{t-1})
-
-    Source: Watkins and Dayan 1992, "Q-learning"; with a target network Mnih et al. 2015, "Human-level
-    control through deep reinforcement learning".
-    """
-    t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A]", q_tm1=q_tm1, q_t=q_t)
-    value_t = jnp.max(masked(t.bootstraps, q_t), axis=-1)
-    return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
-
-
-def double_q_learning(
-    q_tm1: Array,
-    a_tm1: Array,
-    r_t: Array,
-    discount_t: Array,
-    q_t: Array,
-    selector_t: Array,
-    w_tm1: Array | None = None,
-    *,
-    stop_target_gradients: bool = True,
-) -> Array:
-    """TD errors of double Q-learning: one network chooses the next action, another evaluates it.
+    """TD errors of Q-learning; with `selector_t` double Q-learning: one network chooses, another evaluates.
 
         δ_t = r_t + γ_t q_t(argmax_a selector_t(a)) - q_{t-1}(a_{t-1})
 
-    Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
+    Args:
+      selector_t: values by which the next action is chosen, [..., A]; None for q_t, whose maximum is then the value.
+    Source: Watkins and Dayan 1992, "Q-learning"; with a target network Mnih et al. 2015, "Human-level control through
+    deep reinforcement learning"; double van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning",
+    eq. 4.
     """
-    q = {"q_tm1": q_tm1, "q_t": q_t, "selector_t": selector_t}
-    t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A] [..., A]", **q)
+    q = {"q_tm1": q_tm1, "q_t": q_t}
+    t = action_transition(r_t, discount_t, w_tm1, a_tm1, "[..., A] [..., A]", selector_t, **q)
     # Where nothing bootstraps the choice may be of NaN: the value is 0 whatever it is.
-    a_t = jnp.argmax(selector_t, axis=-1)
+    a_t = jnp.argmax(q_t if selector_t is None else selector_t, axis=-1)
     value_t = take_entry(masked(t.bootstraps, q_t), a_t)
     return td_error(t, take_entry(q_tm1, a_tm1), value_t, stop_target_gradients)
 

@@ -152,8 +152,12 @@ def n_step_returns(
 
     Returns:
       returns G^n, [T]; 0 where the weight is 0.
+    Raises:
+      ValueError: n is below 1.
     Source: Sutton and Barto 2018, "Reinforcement Learning", eq. 7.1.
     """
+    if n < 1:
+        raise ValueError(f"n={n} must be at least 1.")
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_t=v_t)
     # More steps than the stream has change nothing, and the scan carries n numbers.
     n = min(n, max(len(v_t), 1))

@@ -130,22 +130,6 @@ def init_moments(example: PyTree, only: Callable[[str], bool] | None = None) -> 
     return RunningMoments(count, full_tree(0.0), full_tree(1.0), (count, full_tree(0.0), full_tree(0.0)))
 
 
-def moments_of(
-    batch: PyTree,
-    weight: Array | None = None,
-    axis_name: AxisName = (),
-    only: Callable[[str], bool] | None = None,
-) -> RunningMoments:
-    """Return the moments of a first batch, to start from data.
-
-    Raises:
-      ValueError: `only` chooses none, or the leading axes of leaves and weight differ.
-    """
-    leading = 1 if weight is None else jnp.ndim(weight)
-    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[leading:], _dtype(x)), batch)
-    return update_moments(init_moments(example, only), batch, weight, axis_name)
-
-
 def update_moments(
     moments: RunningMoments, batch: PyTree, weight: Array | None = None, axis_name: AxisName = ()
 ) -> RunningMoments:

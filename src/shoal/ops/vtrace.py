@@ -14,7 +14,6 @@ Architectures", eq. 1 and section 4.2; λ as in its remark 2.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,65 +30,6 @@ from shoal.ops._streams import (
 )
 
 Array = jax.Array
-
-
-class VTrace(NamedTuple):
-    """The result of `vtrace`, each [T]."""
-
-    targets: Array  # v_{t-1}, the targets of the value; V_{t-1} where the weight is 0
-    advantages: Array  # of the policy gradient, already with its ratio; 0 where the weight is 0
-
-
-def vtrace(
-    r_t: Array,
-    discount_t: Array,
-    last_t: Array,
-    v_tm1: Array,
-    v_t: Array,
-    log_rho_tm1: Array,
-    lambda_: Array | float = 1.0,
-    w_tm1: Array | None = None,
-    *,
-    clip_rho: Array | float = 1.0,
-    clip_c: Array | float = 1.0,
-    clip_pg_rho: Array | float = 1.0,
-    stop_target_gradients: bool = True,
-) -> VTrace:
-    """V-trace's targets of the value and advantages of the policy gradient.
-
-        A_{t-1} = min(ρ̄_pg, π/μ) (r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1})
-
-    The loss is then `-A log π(a)`. One that has the ratio already, as PPO's, takes `vtrace_targets` and
-    `vtrace_advantages`.
-
-    Args:
-      clip_rho: ρ̄, at least clip_c; it decides which policy's value the targets converge to.
-      clip_c: c̄; it decides only how fast.
-      clip_pg_rho: ρ̄_pg; `jnp.inf` does not clip.
-    Returns:
-      targets and advantages, [T] each.
-    Raises:
-      ValueError: clip_rho is below clip_c.
-    """
-    s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
-    # Both in one scan, since an advantage needs the target of the step after it.
-    terms = _terms(clip_rho, clip_c)
-
-    def step(
-        now: StreamStep, following: tuple[Array, Array], v_tm1: Array, v_t: Array, log_rho_tm1: Array
-    ) -> tuple[tuple[Array, Array], VTrace]:
-        error_t, target_t = following
-        fixed, decay = terms(now, v_tm1, v_t, log_rho_tm1)
-        error = fixed + decay * error_t
-        ratio = _clipped_ratio(masked(now.is_transition, log_rho_tm1), clip_pg_rho)
-        result = VTrace(v_tm1 + error, ratio * _advantage(now, v_tm1, v_t, target_t))
-        return (error, result.targets), result
-
-    zero = jnp.zeros((), s.discount_t.dtype)
-    targets, advantages = scan_backwards(s, step, (zero, zero), (v_tm1, v_t, log_rho_tm1))
-    return VTrace(
-        stop_gradient_if(targets, stop_target_gradients), stop_gradient_if(advantages, stop_target_gradients)
-    )
 
 
 def vtrace_targets(
@@ -110,10 +50,11 @@ def vtrace_targets(
 
         v_{t-1} = V_{t-1} + ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t),   v_T = V_T
 
+    Args:
+      clip_rho: ρ̄; it decides which policy's value the targets converge to.
+      clip_c: c̄; it decides only how fast. The proof of convergence is for c̄ <= ρ̄; others are not refused.
     Returns:
       targets v, [T]; V_{t-1} where the weight is 0.
-    Raises:
-      ValueError: clip_rho is below clip_c.
     """
     s = stream(r_t, discount_t, last_t, lambda_, w_tm1, v_tm1=v_tm1, v_t=v_t, log_rho_tm1=log_rho_tm1)
     errors = accumulate(s, _terms(clip_rho, clip_c), (v_tm1, v_t, log_rho_tm1))
@@ -132,7 +73,7 @@ def vtrace_advantages(
     *,
     stop_target_gradients: bool = True,
 ) -> Array:
-    """V-trace's advantages without their ratio, for a loss with its own ratio (PPO's).
+    """V-trace's advantages without their ratio, for a loss that has it (PPO's, and `vtrace_policy_gradient`).
 
         A_{t-1} = r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1},   [...] = V_t at an end
 
@@ -147,7 +88,8 @@ def vtrace_advantages(
     def step(
         now: StreamStep, target_t: Array, v_tm1: Array, v_t: Array, target_tm1: Array
     ) -> tuple[Array, Array]:
-        return target_tm1, _advantage(now, v_tm1, v_t, target_t)
+        fixed, decay = lambda_terms(now, v_t)
+        return target_tm1, fixed + decay * target_t - masked(now.is_transition, v_tm1)
 
     advantages = scan_backwards(s, step, jnp.zeros((), s.discount_t.dtype), (v_tm1, v_t, targets_tm1))
     return stop_gradient_if(advantages, stop_target_gradients)
@@ -155,9 +97,6 @@ def vtrace_advantages(
 
 def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tuple[Array, Array]]:
     """Return the terms of v_{t-1} - V_{t-1} = ρ_{t-1} δ_t + γ_t λ_t c_{t-1} (v_t - V_t)."""
-    # Bounds that are traced cannot be compared here.
-    if isinstance(clip_rho, int | float) and isinstance(clip_c, int | float) and clip_rho < clip_c:
-        raise ValueError(f"clip_rho={clip_rho} must be at least clip_c={clip_c}.")
 
     def terms(now: StreamStep, v_tm1: Array, v_t: Array, log_rho_tm1: Array) -> tuple[Array, Array]:
         log_rho_tm1 = masked(now.is_transition, log_rho_tm1)
@@ -165,12 +104,6 @@ def _terms(clip_rho: Array | float, clip_c: Array | float) -> Callable[..., tupl
         return _clipped_ratio(log_rho_tm1, clip_rho) * td_error(now, v_tm1, v_t), decay
 
     return terms
-
-
-def _advantage(now: StreamStep, v_tm1: Array, v_t: Array, target_t: Array) -> Array:
-    """Compute r_t + γ_t [(1 - λ_t) V_t + λ_t v_t] - V_{t-1}."""
-    fixed, decay = lambda_terms(now, v_t)
-    return fixed + decay * target_t - masked(now.is_transition, v_tm1)
 
 
 def _clipped_ratio(log_ratio: Array, bound: Array | float) -> Array:

@@ -4,13 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from recomputed_rollouts import ENDS, SPEC, acted, made
 
+from shoal.algos import ppo
 from shoal.algos.learning import critic_losses, surrogates
 from shoal.algos.learning.critic_losses import LOSSES
+from shoal.algos.learning.minibatches import Rows
 from shoal.algos.learning.surrogates import SURROGATES
 from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
+from shoal.config import struct
 from shoal.config.settings import with_settings
+from shoal.nets.memory import sequences
 from shoal.nets.value_heads import CategoricalValueHead, expectation
 from shoal.ops import distributional, value_losses
 from shoal.ops.distributions import Categorical
@@ -58,7 +63,14 @@ def config_of(name, **settings):
 
 
 def value_loss(name, output, target, **settings):
-    return critic_losses.value_loss(config_of(name, **settings), output, jnp.zeros(target.shape), target)
+    """A loss of transitions has the target for its reward, and nothing follows."""
+    if name in critic_losses.OF_TRANSITIONS:
+        following = jnp.zeros((*target.shape, HEAD.num_inputs))
+        target = Rows(
+            reward=target, discount=jnp.zeros_like(target), weight=jnp.ones_like(target), following=following
+        )
+    shape = jnp.shape(target if isinstance(target, jax.Array) else target.reward)
+    return critic_losses.value_loss(config_of(name, **settings), output, jnp.zeros(shape), target)
 
 
 @pytest.mark.quick("huber")
@@ -113,6 +125,46 @@ def test_losses_by_name_are_those_of_ops_with_the_settings():
     np.testing.assert_allclose(wide, expected, rtol=1e-6)
 
 
+def test_the_categorical_td_loss_of_a_last_reward_is_two_hot():
+    output, reward = output_of("two_hot"), drawn(*SHAPE)
+    of_transitions, of_numbers = (value_loss(name, output, reward) for name in ("categorical_td", "two_hot"))
+    np.testing.assert_allclose(of_transitions, of_numbers, rtol=1e-5)
+
+
+def projected(atoms, probabilities, onto):
+    """Each mass to the two atoms that it lies between."""
+    masses = np.zeros(len(onto))
+    for z, mass in zip(np.clip(atoms, onto[0], onto[-1]), probabilities, strict=True):
+        right = min(np.searchsorted(onto, z, side="right"), len(onto) - 1)
+        share = (z - onto[right - 1]) / (onto[right] - onto[right - 1])
+        masses[right - 1] += mass * (1 - share)
+        masses[right] += mass * share
+    return masses
+
+
+@pytest.mark.parametrize("settings", [{}, {"core": "gru"}, {"recompute": "minibatch", "advantage": "vtrace"}])
+def test_ppos_categorical_td_loss_is_that_of_a_loop_over_the_rollout(settings):
+    """Of each transition, with the next step's distribution by the parameters that acted; of no other row."""
+    ends = {"value_head": "categorical", "value_low": -3.0, "value_high": 3.0, "value_atoms": 7}
+    settings = {"advantage": "gae", "value_loss": "categorical_td"} | settings
+    config = struct.as_arrays(made(**ends, **settings))
+    learner, trajectory = acted(config, jax.random.key(1), unread=np.nan)
+    rows, after, _, rollout = ppo.prepare(config, SPEC, (), learner, trajectory)
+    shared = after.shared
+    network = shared.network
+    _, _, output = sequences.unroll(network, rollout.memories, rollout.inputs)
+    log_p = np.asarray(jax.nn.log_softmax(output.logits), np.float64)
+    _, last, discount = ENDS
+    atoms, total, count = np.linspace(-3.0, 3.0, 7), 0.0, 0
+    for t, n in np.argwhere(~last[:-1]):
+        gamma = float(config.gamma) * discount[t + 1, n]
+        following = np.exp(log_p[t + 1, n]) if gamma else np.eye(7)[0]
+        target = projected(float(trajectory.timesteps.reward[t + 1, n]) + gamma * atoms, following, atoms)
+        total, count = total - target @ log_p[t, n], count + 1
+    _, parts = ppo.loss(config, (), shared, jnp.asarray(True), network, rows)
+    np.testing.assert_allclose(jnp.sum(parts.value_loss) / count, total / count, rtol=1e-4)
+
+
 def test_a_loss_that_does_not_fit_the_critic_is_refused():
     number, spread, target = output_of("squared"), output_of("two_hot"), drawn(*SHAPE)
     for name, output, settings, said in (
@@ -123,6 +175,7 @@ def test_a_loss_that_does_not_fit_the_critic_is_refused():
             {},
             "value_loss='two_hot' is of a distribution over atoms, and this critic gives",
         ),
+        ("categorical_td", number, {}, "value_loss='categorical_td' is of a distribution over atoms"),
         ("hl_gauss", spread, {"clip_vloss": True}, "clip_vloss=True clips a number"),
     ):
         with pytest.raises(ShoalError, match=said):

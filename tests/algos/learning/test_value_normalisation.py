@@ -20,7 +20,8 @@ WEIGHT = ~ENDS[1][:-1]
 
 
 def moments_about(mean, deviation):
-    return statistics.moments_of(jnp.asarray([mean - deviation, mean + deviation], jnp.float32))
+    x = jnp.asarray([mean - deviation, mean + deviation], jnp.float32)
+    return statistics.update_moments(statistics.init_moments(x[0]), x)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from shoal.algos.learning.minibatches import Rows
 from shoal.base.imports import chosen_function
-from shoal.ops import returns
+from shoal.ops import off_policy, returns
 from shoal.ops import vtrace as vtrace_ops
 from shoal.types import Array
 
@@ -52,15 +52,45 @@ def vtrace(config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | Non
 
     Source: Espeholt et al. 2018, "IMPALA", section 4; λ as in its remark 2. Schulman et al. 2017, eq. 6 and 7.
     """
-    log_ratio = jnp.zeros_like(value[:-1]) if log_ratio is None else log_ratio
     targets = functools.partial(vtrace_ops.vtrace_targets, clip_rho=config.rho_clip, clip_c=config.c_clip)
-    arguments = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
-    in_axes = (1, 1, 1, 1, 1, 1, None, 1)
-    target = _over_streams(targets, in_axes, value)(*arguments, log_ratio, config.gae_lambda, inputs.weight)
-    advantage = _over_streams(vtrace_ops.vtrace_advantages, in_axes, value)(
-        *arguments, target, config.gae_lambda, inputs.weight
-    )
-    return advantage, target
+    return _corrected(targets, config, inputs, value, log_ratio)
+
+
+def importance_corrected_td(
+    config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
+    """Compute targets by importance sampling per decision, and advantages from these as `vtrace` does.
+
+        v_t = V_t + e_t,   e_t = ρ_t (δ_t + γ_{t+1} λ e_{t+1}),   ρ = π/μ
+
+    These are V-trace's where nothing is clipped: without bias, and with products of ratios that may be very large.
+    """
+
+    def targets(*arguments: Array) -> Array:
+        return arguments[3] + off_policy.importance_corrected_td_errors(*arguments)
+
+    return _corrected(targets, config, inputs, value, log_ratio)
+
+
+def vtrace_rewards(
+    config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
+    """Compute generalised advantage estimates whose rewards and traces are multiplied by clipped ratios.
+
+        A_t = ρ_t r_{t+1} + γ_{t+1} V_{t+1} - V_t + γ_{t+1} λ c_t A_{t+1},   ρ = min(ρ̄, π/μ),   c = min(c̄, π/μ)
+
+    The targets are these plus the values. Where π is μ and no clip is below 1 both are those of `gae`. In V-trace ρ
+    multiplies the values too, so that an action that π never takes has the error 0; here its error is γ V' - V. A
+    surrogate with a ratio corrects an action twice.
+
+    Source: the trainer of JaxDEM (github.com/cdelv/JaxDEM).
+    """
+    ratio = jnp.ones_like(value[:-1]) if log_ratio is None else jnp.exp(log_ratio)
+    reward = jnp.minimum(ratio, config.rho_clip) * inputs.reward
+    trace = jnp.minimum(ratio, config.c_clip) * config.gae_lambda
+    steps = reward, inputs.discount, inputs.last, value[:-1], value[1:]
+    advantage = _over_streams(returns.gae, (1,) * 7, value)(*steps, trace, inputs.weight)
+    return advantage, advantage + value[:-1]
 
 
 def lambda_returns(
@@ -84,6 +114,30 @@ def discounted_returns(
     return _from_returns(estimate(*steps, inputs.weight), value, inputs.weight)
 
 
+def n_step_returns(
+    config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
+    """Compute returns of at most `n_step` rewards as targets, and their excess over the values as advantages."""
+    function = functools.partial(returns.n_step_returns, n=config.n_step)
+    estimate = _over_streams(function, (1, 1, 1, 1, None, 1), value)
+    steps = inputs.reward, inputs.discount, inputs.last, value[1:]
+    return _from_returns(estimate(*steps, config.gae_lambda, inputs.weight), value, inputs.weight)
+
+
+def _corrected(
+    targets: Callable[..., Array], config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None
+) -> tuple[Array, Array]:
+    """Compute targets by ratios, and advantages that have the ratios of the following steps only (see `vtrace`)."""
+    log_ratio = jnp.zeros_like(value[:-1]) if log_ratio is None else log_ratio
+    arguments = inputs.reward, inputs.discount, inputs.last, value[:-1], value[1:]
+    in_axes = (1, 1, 1, 1, 1, 1, None, 1)
+    target = _over_streams(targets, in_axes, value)(*arguments, log_ratio, config.gae_lambda, inputs.weight)
+    advantage = _over_streams(vtrace_ops.vtrace_advantages, in_axes, value)(
+        *arguments, target, config.gae_lambda, inputs.weight
+    )
+    return advantage, target
+
+
 def _from_returns(target: Array, value: Array, weight: Array) -> tuple[Array, Array]:
     target = jnp.where(weight > 0, target, value[:-1])
     return jnp.where(weight > 0, target - value[:-1], 0.0), target
@@ -102,8 +156,13 @@ ESTIMATORS = {
     "gae": gae,
     "lambda_returns": lambda_returns,
     "discounted_returns": discounted_returns,
+    "n_step_returns": n_step_returns,
     "vtrace": vtrace,
+    "vtrace_rewards": vtrace_rewards,
+    "importance_corrected_td": importance_corrected_td,
 }
+LEAVING_RATIOS = ("vtrace", "importance_corrected_td")  # to the surrogate: that of each action itself
+WITH_RATIOS = (*LEAVING_RATIOS, "vtrace_rewards")  # of the current policy to the one that acted
 
 
 def estimate(config: PPOConfig, inputs: Rows, value: Array, log_ratio: Array | None) -> tuple[Array, Array]:

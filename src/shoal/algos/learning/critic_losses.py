@@ -1,7 +1,7 @@
 """Losses of the critic: functions with one signature, by name.
 
 Each takes the config, the critic's output of each row, [...] numbers or distributions over numbers, and the targets,
-numbers [...] in the same units. It returns the loss of each row.
+numbers [...] in the same units; for those of `OF_TRANSITIONS` the rows themselves. It returns the loss of each row.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
+from shoal.algos.learning.minibatches import Rows
 from shoal.base.errors import ShoalError
 from shoal.base.imports import chosen_function
 from shoal.nets.outputs import Value
@@ -43,10 +44,29 @@ def hl_gauss(config: PPOConfig, output: Value, target: Array) -> Array:
     return distributional.hl_gauss(atoms, logits, target, config.hl_gauss_sigma * bin_width)
 
 
-LOSSES = {"squared": squared, "huber": huber, "hl_gauss": hl_gauss, "two_hot": two_hot}
+def categorical_td(config: PPOConfig, output: Value, target: Rows) -> Array:
+    """Compute the cross-entropy of a categorical output with the next step's distribution, moved by the reward."""
+    atoms, logits = _atoms_and_logits(config, output)
+    transition = target.reward, target.discount, atoms, target.following, target.weight
+    return distributional.categorical_td_learning(atoms, logits, *transition)
 
 
-def value_loss(config: PPOConfig, output: Value, old_value: Array, target: Array) -> Array:
+LOSSES = {
+    "squared": squared,
+    "huber": huber,
+    "hl_gauss": hl_gauss,
+    "two_hot": two_hot,
+    "categorical_td": categorical_td,
+}
+OF_TRANSITIONS = ("categorical_td",)
+
+
+def target_of(config: PPOConfig, rows: Rows) -> Array | Rows:
+    """Return what the chosen loss compares outputs with."""
+    return rows if config.value_loss in OF_TRANSITIONS else rows.target
+
+
+def value_loss(config: PPOConfig, output: Value, old_value: Array, target: Array | Rows) -> Array:
     """Compute the chosen loss of each row; with `clip_vloss`, the larger of it and the clipped value's loss.
 
     Raises:

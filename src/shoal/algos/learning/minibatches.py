@@ -50,6 +50,7 @@ class Rows(NamedTuple):
     value: PyTree = ()  # the critic's output, as the value loss compares it
     advantage: PyTree = ()
     target: PyTree = ()  # as the value loss compares it
+    following: PyTree = ()  # the logits of the critic's distribution at the next step
     weight: PyTree = ()  # 1, or 0 where there is no transition
     reward: PyTree = ()  # divided as configured
     discount: PyTree = ()  # gamma times the environment's

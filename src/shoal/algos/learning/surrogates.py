@@ -39,7 +39,20 @@ def policy_gradient(config: object, log_ratio: Array, advantage: Array, pair: tu
     return policy_losses.policy_gradient(log_ratio, advantage)
 
 
-SURROGATES = {"clip": clip, "penalty": penalty, "dpo": dpo, "policy_gradient": policy_gradient}
+def vtrace_policy_gradient(
+    config: PPOConfig, log_ratio: Array, advantage: Array, pair: tuple, kl_coef: Array
+) -> Array:
+    """Compute IMPALA's loss: the policy gradient, times the clipped ratio as a constant."""
+    return policy_losses.vtrace_policy_gradient(log_ratio, log_ratio, advantage, config.pg_rho_clip)
+
+
+SURROGATES = {
+    "clip": clip,
+    "penalty": penalty,
+    "dpo": dpo,
+    "policy_gradient": policy_gradient,
+    "vtrace_policy_gradient": vtrace_policy_gradient,
+}
 
 
 def chosen(config: PPOConfig) -> Callable[..., Array]:

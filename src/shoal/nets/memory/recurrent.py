@@ -10,6 +10,7 @@ from flax import nnx
 
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
+from shoal.nets.gradients import scale_gradient
 from shoal.nets.headed import Headed
 from shoal.nets.heads import head_for
 from shoal.nets.inputs import num_action_features
@@ -218,6 +219,7 @@ class RecurrentCritic(Headed):
         torso_key, head_key = jax.random.split(key)
         own = [] if config.shared_torso else [RecurrentTorso(spec.of_critic, config.as_critic, key=torso_key)]
         self.torso = nnx.List(own)
+        self.gradient_scale = config.critic_gradient_scale  # of a torso that is the actor's
         head, width, sizes = config.head_of_value(), num_features, config.head_sizes
         super().__init__(head, width, sizes, scale=config.value_scale, key=head_key, **config.head_style)
 
@@ -259,7 +261,8 @@ class SharedRecurrentActorCritic(RecurrentActorCritic):
     ) -> tuple[Carry, tuple[ActionDistribution, Value]]:
         """Return the memory after the last step, and a distribution and a value at each."""
         memory, features = self.actor.features(memory, inputs, first)
-        return memory, (self.actor(features, inputs.action_mask), self.critic(features))
+        scaled = scale_gradient(features, self.critic.gradient_scale)
+        return memory, (self.actor(features, inputs.action_mask), self.critic(scaled))
 
     def values_after(self, memories: Carry, inputs: NetworkInputs) -> Value:
         """Compute the values of T+1 steps from the memories after T of them, by the layers after the core alone.
