@@ -28,7 +28,6 @@ SHUFFLED = 32_768
 SUPPORT = np.linspace(-10, 10, ATOMS, dtype=np.float32)
 FRACTIONS = np.linspace(0.01, 0.99, ATOMS, dtype=np.float32)
 OF_STREAMS = ("returns", "vtrace", "off_policy")
-ON_THE_HOST = ("scores", "comparisons", "curves")
 
 
 class Case(NamedTuple):
@@ -40,7 +39,6 @@ class Case(NamedTuple):
     elements: int
     plain: Callable
     against: str  # what the plain one is, in a word
-    compiled: bool = True
 
 
 def public(module: str) -> dict[str, Any]:
@@ -78,9 +76,7 @@ def cases(scale: int = 1) -> Iterator[Case]:
     pool = Pool(scale)
     for name in names():
         module, rest = name.split(".", 1)
-        if module in ON_THE_HOST:
-            yield host_case(name, pool)
-        elif module in OF_STREAMS:
+        if module in OF_STREAMS:
             yield stream_case(name, pool)
         elif "." in rest:
             yield method_case(name, pool)
@@ -149,7 +145,7 @@ class Pool:
             **dict.fromkeys(("quantiles_tm1", "quantiles_t"), self.over(self.normal, ACTIONS, ATOMS)),
             **dict.fromkeys(("logits_tm1", "logits_t"), self.over(self.normal, ACTIONS, ATOMS)),
             **dict.fromkeys(("quantiles", "samples", "logits"), self.over(self.normal, ATOMS)),
-            **dict.fromkeys(("kl", "kl_coef", "w", "entropy"), self.positive),
+            **dict.fromkeys(("kl", "kl_coef", "w"), self.positive),
             **dict.fromkeys(REAL, self.normal),
             "a_tm1": self.action,
             "discount_t": self.positive,
@@ -210,8 +206,6 @@ REAL = (
     *(
         "log_prob",
         "advantage",
-        "returns",
-        "baseline",
         "log_ratio",
         "value",
         "target",
@@ -329,27 +323,6 @@ def method_case(name: str, pool: Pool) -> Case:
     rows = jax.tree.leaves(distribution)[0].shape[0]
     plain = functools.partial(plain_pass, jax.eval_shape(called, *inputs), (rows,))
     return Case(name, called, inputs, rows, plain, "pass")
-
-
-def host_case(name: str, pool: Pool) -> Case:
-    """Scores of ten seeds on five tasks (or of ten settings with five seeds), in NumPy, against NumPy's mean."""
-    scores, points, function = pool.random.normal(size=(10, 5)), np.arange(10.0), named(name)
-    found: dict[str, Any] = dict.fromkeys(("scores", "first", "other", "values"), scores)
-    found |= dict.fromkeys(("grid", "steps", "times", "thresholds"), points)
-    found |= {"is_event": points > 2, "target": 0.5, "probability": 0.7, "m": 10, "n": 10, "seeds": 10}
-    found |= {"shares": [0.1, 0.5, 0.9], "failed": [0], "count": 10, "before": points}
-    found |= {"draw": ops.scores.resampled(scores), "size": scores.size, "statistic": np.mean}
-    if name == "scores.rank_settings":
-        found["scores"] = {str(k): row for k, row in enumerate(scores)}
-    if name == "curves.common_grid":
-        found["steps"] = [points, points]
-    required = inspect.signature(function).parameters.values()
-    arguments = tuple(found[x.name] for x in required if x.default is inspect.Parameter.empty)
-
-    def plain(_: Any) -> Any:
-        return np.mean(scores)
-
-    return Case(name, function, arguments, scores.size, plain, "np.mean", compiled=False)
 
 
 def named(name: str) -> Any:

@@ -40,7 +40,7 @@ def main() -> None:
 
 def measured(case: Case, rounds: int, seconds: float) -> tuple[list[float], list[float]]:
     """Nanoseconds for each element, ours and the plain one's, in turn, one of each a round."""
-    functions = [jax.jit(f) if case.compiled else f for f in (case.function, case.plain)]
+    functions = [jax.jit(f) for f in (case.function, case.plain)]
     calls = []
     for function in functions:
         elapsed(function, case.arguments, 1)  # compiles

@@ -62,9 +62,6 @@ def test_every_operation_has_a_case(operations):
 def test_every_case_can_be_traced_and_is_held_against_as_large_a_result(operations):
     for case in operations.cases(scale=64):
         assert case.elements > 0
-        if not case.compiled:
-            case.function(*case.arguments)
-            continue
         ours, plain = (jax.eval_shape(f, *case.arguments) for f in (case.function, case.plain))
         shapes = [[(x.shape, x.dtype) for x in jax.tree.leaves(tree)] for tree in (ours, plain)]
         assert shapes[0] == shapes[1], case.name

@@ -316,9 +316,8 @@ def prepare(
         metrics |= metric_means.clipping_metrics(x, jnp.ones_like(x), target, atoms, weight, axis)
     moments = normalisation.observe(shared.observation, before.observation, weight, axis)
     shared = shared._replace(observation=moments)
-    acted = acted._replace(value=output, advantage=advantage, target=target)
-    if config.value_loss in critic_losses.OF_TRANSITIONS:
-        acted = acted._replace(following=replayed.value.logits[1:])
+    following = critic_losses.following(config, replayed.value)
+    acted = acted._replace(value=output, advantage=advantage, target=target, following=following)
     rows = make_rows(config, acted, inputs, replayed.starts)
     local = learner.local._replace(critic=replayed.critic)
     return rows, Learner(shared, local), metrics, rollout

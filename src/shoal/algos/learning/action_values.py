@@ -45,17 +45,20 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
     For expected values this is half the squared TD error, or Huber's; for a distribution the cross-entropy with the
     projected distribution of the target (C51); for quantiles their regression (QR-DQN).
     """
-    transition = (batch.action, batch.reward, batch.discount)
+    transition, end = (batch.action, batch.reward, batch.discount), (batch.output, batch.weight)
     kind, delta = getattr(config.network, "values", "expected"), config.huber_delta
     if kind == "categorical":
         atoms = jax.lax.stop_gradient(output.atoms[..., 0, :])  # the same of all actions
-        arrays = (atoms, output.logits, *transition, atoms, batch.output.logits, batch.weight)
-        return distributional.categorical_q_learning(*arrays, selector_t=batch.selector)
+        after = (atoms, batch.output.logits, batch.weight)
+        return distributional.categorical_q_learning(
+            atoms, output.logits, *transition, *after, selector_t=batch.selector
+        )
     if kind == "quantile":
         fractions = distributional.quantile_fractions(output.shape[-1])
-        arrays = (output, fractions, *transition, batch.output, batch.weight)
         delta = delta if config.huber else 0.0
-        return distributional.quantile_q_learning(*arrays, delta=delta, selector_t=batch.selector)
+        return distributional.quantile_q_learning(
+            output, fractions, *transition, *end, delta=delta, selector_t=batch.selector
+        )
     if config.munchausen:
         error = q_losses.munchausen_q_learning(
             output,
@@ -68,8 +71,7 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
             lowest=config.munchausen_lowest,
         )
     else:
-        arrays = (output, *transition, batch.output, batch.weight)
-        error = q_losses.q_learning(*arrays, selector_t=batch.selector)
+        error = q_losses.q_learning(output, *transition, *end, selector_t=batch.selector)
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
 
 

@@ -7,6 +7,7 @@ numbers [...] in the same units; for those of `OF_TRANSITIONS` the rows themselv
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.imports import chosen_function
 from shoal.nets.outputs import Value
 from shoal.ops import distributional, value_losses
-from shoal.types import Array
+from shoal.types import Array, PyTree
 
 if TYPE_CHECKING:
     from shoal.algos.ppo_config import PPOConfig
@@ -51,7 +52,7 @@ def categorical_td(config: PPOConfig, output: Value, target: Rows) -> Array:
     return distributional.categorical_td_learning(atoms, logits, *transition)
 
 
-LOSSES = {
+LOSSES: dict[str, Callable[..., Array]] = {
     "squared": squared,
     "huber": huber,
     "hl_gauss": hl_gauss,
@@ -61,12 +62,17 @@ LOSSES = {
 OF_TRANSITIONS = ("categorical_td",)
 
 
-def target_of(config: PPOConfig, rows: Rows) -> Array | Rows:
+def following(config: PPOConfig, output: Value) -> PyTree:
+    """Return what the chosen loss reads of the outputs after each of T steps, given those of T+1; () for nothing."""
+    return _atoms_and_logits(config, output)[1][1:] if config.value_loss in OF_TRANSITIONS else ()
+
+
+def target_of(config: PPOConfig, rows: Rows) -> PyTree:
     """Return what the chosen loss compares outputs with."""
     return rows if config.value_loss in OF_TRANSITIONS else rows.target
 
 
-def value_loss(config: PPOConfig, output: Value, old_value: Array, target: Array | Rows) -> Array:
+def value_loss(config: PPOConfig, output: Value, old_value: Array, target: PyTree) -> Array:
     """Compute the chosen loss of each row; with `clip_vloss`, the larger of it and the clipped value's loss.
 
     Raises:
