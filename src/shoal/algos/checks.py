@@ -305,15 +305,19 @@ def check_value_normalisation(config: "PPOConfig") -> None:
     """Check that the critic has the last layer that is rescaled, if it is."""
     if config.norm_value != "popart":
         return
-    if getattr(config.network, "value_head", "scalar") != "scalar":
+    network = config.network
+    if (head := networks.value_head_of(network)) != "scalar":
         raise ShoalError(
-            "norm_value='popart' rescales the last layer of a number, and value_head='categorical' gives a "
-            "distribution over fixed numbers; choose norm_value='running'."
+            f"norm_value='popart' rescales the last layer of a number, and value_head={head!r} is not the number that "
+            "the layer gives; choose norm_value='running'."
         )
-    if not isinstance(config.network, networks.NetworkConfig):
+    is_own = not isinstance(network, networks.NetworkConfig)
+    if is_own or network.critic_network is not None:
+        name = "network" if is_own else "critic_network"
+        other = networks.name_of(network) if is_own else torso_choice.name_of(network.critic_network)
         raise ShoalError(
             "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
-            f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."
+            f"and {name}={other!r} is another; choose norm_value='running'."
         )
 
 

@@ -62,7 +62,9 @@ class Headed(nnx.Module):
         key: Array,
         **style: Unpack[PlainStyle],
     ):
-        self.head = head
+        self.head = nnx.data(
+            head
+        )  # a user's own may be a pytree of any class, which NNX would take for static
         scales = {"scale": hidden_scale, "out_scale": scale}
         self.mlp = MLP(in_features, sizes, head.num_inputs, key=key, **scales, **style)
 
