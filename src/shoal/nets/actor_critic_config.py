@@ -62,9 +62,9 @@ class ActorCriticConfig(CoreConfig):
         if name not in ("core", "previous_action", "previous_reward")
     }
 
-    actor_network: PartSettings | None = part("actor_network", "network", needs=_APART)
+    actor_network: PartSettings | None = part("actor_network", "network")
     """Uses this actor, a class or a struct of settings with a method policy, as module:Name; None is Shoal's own."""
-    critic_network: PartSettings | None = part("critic_network", "network", needs=_APART)
+    critic_network: PartSettings | None = part("critic_network", "network")
     """Uses this critic, a class or a struct of settings with a method value, as module:Name; None is Shoal's own."""
 
     critic_hidden_sizes: tuple[int, ...] | None = parameter(
