@@ -311,10 +311,10 @@ def check_value_normalisation(config: "PPOConfig") -> None:
             f"norm_value='popart' rescales the last layer of a number, and value_head={head!r} is not the number that "
             "the layer gives; choose norm_value='running'."
         )
-    is_own = not isinstance(network, networks.NetworkConfig)
-    if is_own or network.critic_network is not None:
-        name = "network" if is_own else "critic_network"
-        other = networks.name_of(network) if is_own else torso_choice.name_of(network.critic_network)
+    critic = getattr(network, "critic_network", None)
+    if critic is not None or not isinstance(network, networks.NetworkConfig):
+        name = "network" if critic is None else "critic_network"
+        other = networks.name_of(network) if critic is None else torso_choice.name_of(critic)
         raise ShoalError(
             "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
             f"and {name}={other!r} is another; choose norm_value='running'."

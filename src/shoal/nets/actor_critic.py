@@ -5,7 +5,7 @@ An algorithm needs two methods of a network, `policy` and `value` (`Network`, be
 A network is a plain pytree of arrays: every array in it is a parameter and is trained.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from flax import nnx
@@ -13,7 +13,7 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig, built
-from shoal.nets.headed import Headed, PlainStyle
+from shoal.nets.headed import Headed, HeadStyle
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import EnvSpec, PyTree
 
@@ -137,29 +137,16 @@ class ActorCritic(nnx.Module):
         # Also where a torso is shared, so that the actor's weights are the same.
         actor_key, critic_key = jax.random.split(key)
         self.shared = config.shared_torso
-        actor_spec, critic_spec = spec.of_actor, spec.of_critic
-        self.actor = built(
-            config.actor_network, actor_spec, actor_key, lambda: Actor(actor_spec, config, key=actor_key)
-        )
+        of_actor, of_critic = spec.of_actor, spec.of_critic
+        self.actor = built(config.actor_network, of_actor, actor_key, Actor, of_actor, config)
         if self.shared:
             head, sizes = config.head_of_value(spec.action_space, critic_key), config.head_sizes
-            # With no hidden layer before it, this layer alone is drawn, and by the initialiser of last layers.
-            style: PlainStyle = {"initialiser": config.head_initialiser}
-            self.critic = Headed(
-                head,
-                self.actor.num_features,
-                sizes,
-                scale=config.value_scale,
-                key=critic_key,
-                **(config.style_after_torso if sizes else style),
-            )
+            # With no hidden layer before it, the last one alone is drawn, and by the initialiser of last layers.
+            plain: HeadStyle = {"initialiser": config.head_initialiser}
+            width, style = self.actor.num_features, config.style_after_torso if sizes else plain
+            self.critic: Any = Headed(head, width, sizes, scale=config.value_scale, key=critic_key, **style)
         else:
-            self.critic = built(
-                config.critic_network,
-                critic_spec,
-                critic_key,
-                lambda: Critic(critic_spec, config, key=critic_key),
-            )
+            self.critic = built(config.critic_network, of_critic, critic_key, Critic, of_critic, config)
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Map observations with leading axes [...] to a distribution with batch axes [...]."""
@@ -167,9 +154,8 @@ class ActorCritic(nnx.Module):
 
     def value(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values [...]."""
-        return (
-            self.critic(self.actor.features(observation)) if self.shared else self.critic.value(observation)
-        )
+        critic = self.critic
+        return critic(self.actor.features(observation)) if self.shared else critic.value(observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None

@@ -13,7 +13,6 @@ from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Conditions, Needs, Table
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
-from shoal.nets.activations import activation
 from shoal.nets.headed import Head
 from shoal.nets.heads import head_for
 from shoal.nets.torso_choice import Kind, PartSettings, part
@@ -34,20 +33,22 @@ _OWN_HEAD = 3  # of a network's key: the number from which a head of the user's 
 
 def _needs_of_both(setting: settings.Setting) -> Conditions:
     """Return what a setting of both torsos needs: one of them that is Shoal's own, and of an encoder's kind."""
-    encoders = ("encoder", "critic_encoder")
-    own = (
-        tuple(Needs(encoder, of.values) for encoder in encoders)
+    of_critic = "critic_encoder"
+    own: Any = [
+        (of, dataclasses.replace(of, name=of_critic))
         if isinstance(of, Needs) and of.name == "encoder"
         else of
         for of in setting.field.needs
-    )
+    ]
     return (*own, (_ACTOR, _CRITIC))
 
 
-def built(part: PartSettings | None, spec: EnvSpec, key: Array, default: Callable[[], Any]) -> Any:
-    """Build an actor or a critic of the user's own for its spec, or else Shoal's."""
+def built(
+    part: PartSettings | None, spec: EnvSpec, key: Array, default: Callable[..., Any], *arguments: object
+) -> Any:
+    """Build an actor or a critic of the user's own for its spec, or else Shoal's from its arguments."""
     # It may be a pytree of any class, which NNX would take for static.
-    return default() if part is None else nnx.data(part.build(spec, key))
+    return default(*arguments, key=key) if part is None else nnx.data(part.build(spec, key))
 
 
 @struct.struct
@@ -186,8 +187,6 @@ class ActorCriticConfig(CoreConfig):
         CoreConfig.validate(self)
         check_torso(self.of_critic)
         self.own_head_of_value()
-        if self.critic_activation is not None:
-            activation(self.critic_activation, setting="critic_activation")
         if self.shared_torso and self.has_own_parts:
             raise ShoalError(
                 "shared_torso=True makes one network of actor and critic, so that neither can be another; "

@@ -130,9 +130,10 @@ class FlatActorCritic(nnx.Module):
         self.encoder = Flatten(spec.observation_space, key=key)
         self.head: Head = head_for(spec.action_space, config.distribution)
         width, outputs = num_agents * self.encoder.num_features, num_agents * self.head.num_inputs
-        style = {"activation": config.activation}
-        self.actor_mlp = MLP(width, sizes, outputs, out_scale=0.01, key=actor_key, **style)
-        self.critic = MLP(width, sizes, num_agents, key=critic_key, **style)
+        self.actor_mlp = MLP(
+            width, sizes, outputs, out_scale=0.01, activation=config.activation, key=actor_key
+        )
+        self.critic = MLP(width, sizes, num_agents, activation=config.activation, key=critic_key)
 
     def _outputs(self, mlp: MLP, observation: PyTree) -> Array:
         """Map observations with axes [..., A] to what an MLP of all of them gives for each, [..., A, outputs / A]."""

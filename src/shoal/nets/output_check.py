@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +62,7 @@ def check_action_values(
     method: Callable, output: Value, lead: tuple[int, ...], spec: EnvSpec, kind: str
 ) -> None:
     """Require a number of each action; `kind` is what the settings of the network declare in `values`."""
-    values = output if kind == "expected" else expectation(output)
+    values: Any = output if kind == "expected" else expectation(output)
     if kind == "quantile" and len(getattr(values, "shape", ())) > len(lead) + 1:
         values = jnp.mean(values, axis=-1)
     if kind == "categorical" and not (hasattr(output, "atoms") and hasattr(output, "logits")):

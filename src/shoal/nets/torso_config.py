@@ -124,7 +124,9 @@ class TorsoConfig:
         Raises:
           ShoalError: the first that does not.
         """
-        activation(self.activation)
+        for name in ("activation", "head_activation", "critic_activation"):
+            if (value := getattr(self, name, None)) is not None:
+                activation(value, setting=name)
         for name in ("initialiser", "head_initialiser"):
             check_initialiser(getattr(self, name), name)
         check_torso(self.encoder)
@@ -183,12 +185,8 @@ class CoreConfig(TorsoConfig):
     @property
     def style_after_torso(self) -> HeadStyle:
         """The style of the layers of `head_sizes`, and of the plain layer after them, as a `Headed` takes it."""
-        style, own = self.head_style, (self.head_activation, self.head_layer_norm)
-        if own[0] is not None:
-            style["activation"] = own[0]
-        if own[1] is not None:
-            style["layer_norm"] = own[1]
-        return style
+        own = {"activation": self.head_activation, "layer_norm": self.head_layer_norm}
+        return {**self.head_style, **{name: x for name, x in own.items() if x is not None}}  # type: ignore[typeddict-item]
 
     def validate(self) -> None:
         """Require that the settings fit each other.
@@ -197,8 +195,6 @@ class CoreConfig(TorsoConfig):
           ShoalError: the first that does not.
         """
         TorsoConfig.validate(self)
-        if self.head_activation is not None:
-            activation(self.head_activation, setting="head_activation")
         if self.core == "none":
             return
         check_latches(self.core, self.core_size, self.latches)

@@ -236,19 +236,10 @@ class RecurrentActorCritic(nnx.Module):
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         actor_key, critic_key = jax.random.split(key)
-        self.actor = built(
-            config.actor_network,
-            spec.of_actor,
-            actor_key,
-            lambda: RecurrentActor(spec, config, key=actor_key),
-        )
+        actor, critic = config.actor_network, config.critic_network
+        self.actor = built(actor, spec.of_actor, actor_key, RecurrentActor, spec, config)
         width = self.actor.torso.out_features if config.shared_torso else 0
-        self.critic = built(
-            config.critic_network,
-            spec.of_critic,
-            critic_key,
-            lambda: RecurrentCritic(spec, config, width, key=critic_key),
-        )
+        self.critic = built(critic, spec.of_critic, critic_key, RecurrentCritic, spec, config, width)
 
 
 class SharedRecurrentActorCritic(RecurrentActorCritic):
