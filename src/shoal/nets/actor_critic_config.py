@@ -1,6 +1,7 @@
 """The settings of an actor and a critic, with memory or without."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -80,7 +81,7 @@ class ActorCriticConfig(CoreConfig):
     """Shares one torso between actor and critic in place of one each."""
     critic_encoder: PartSettings | None = settings.chosen(
         None,
-        lambda given: given if given is None else torso_choice.choose(given, "critic_encoder"),
+        functools.partial(torso_choice.choose, setting="critic_encoder"),
         torso_choice.name_of,
         needs=(_APART, _CRITIC),
     )
@@ -158,7 +159,7 @@ class ActorCriticConfig(CoreConfig):
 
     def head_of_value(self, space: Space, key: Array) -> Head:
         """Make the head of the critic; `space` is that of the actions, and `key` the network's."""
-        if isinstance(self.value_head, Kind):
+        if isinstance(self.value_head, Kind | None):
             return self.own_head_of_value()
         return self.value_head.build(space, jax.random.fold_in(key, _OWN_HEAD))
 

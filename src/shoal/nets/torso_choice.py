@@ -110,10 +110,12 @@ def struct_or_class(
 def choose(encoder: object, setting: str = "encoder") -> Any:
     """Return the settings of torsos, given by names or classes, or themselves; several with commas, or as a list.
 
+    None stays None.
+
     Raises:
       ShoalError: a name is unknown, or cannot be imported.
     """
-    if isinstance(encoder, Kind | PartClass | TorsoSequence):
+    if encoder is None or isinstance(encoder, Kind | PartClass | TorsoSequence):
         return encoder
     given = encoder.split(",") if isinstance(encoder, str) else encoder
     listed = given if isinstance(given, list | tuple) else [given]
@@ -155,7 +157,7 @@ def part(setting: str, noun: str, default: str = "", kinds: Sequence[str] = (), 
 
 def torsos_of(encoder: object) -> list[Any]:
     """Return the settings of each torso of a row."""
-    encoder = choose(encoder)
+    encoder = choose(encoder) or Kind("")
     return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, TorsoSequence) else [encoder]
 
 
@@ -172,4 +174,6 @@ def name_of(encoder: object) -> object:
         return ",".join(x if isinstance(x, str) else import_name(x) for x in names)
     if isinstance(encoder, PartClass):
         return encoder.part_class
-    return encoder.name if isinstance(encoder, Kind) else import_name(type(encoder))
+    if encoder is None or isinstance(encoder, Kind):
+        return encoder and encoder.name
+    return import_name(type(encoder))
