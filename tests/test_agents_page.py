@@ -92,11 +92,20 @@ def test_fine_tuning_takes_over_shared_parameters_and_goes_on(run_dir, tmp_path,
     ("words", "sentence"),
     [
         ("CartPole-v1 --agent-id", "agent_id=True has no effect with num_agents=1"),
+        ("CartPole-v1 --agent-input everybody", "agent_input='everybody' has no effect with num_agents=1"),
         ("CartPole-v1 --critic-input state", "critic_input='state' has no effect with num_agents=1"),
         ("CartPole-v1 --parameters role", "parameters='role' has no effect with num_agents=1"),
         (
             "probe/team --network shoal.nets.joint:JointActorCritic --parameters agent",
             "must be 'shared' and 'own'",
+        ),
+        (
+            "probe/team --network shoal.nets.joint:JointActorCritic --agent-input everybody",
+            "agent_input='everybody' must be 'shared' and 'own'",
+        ),
+        (
+            "probe/team --network shoal.nets.joint:JointActorCritic --agents-as flat --attention-heads 2",
+            "attention_heads=2 has no effect with agents_as='flat'",
         ),
         (
             "probe/team --network shoal.nets.joint:JointActorCritic --attention-heads 5",

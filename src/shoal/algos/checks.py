@@ -302,15 +302,19 @@ def check_value_normalisation(config: "PPOConfig") -> None:
         )
     if config.norm_value != "popart":
         return
-    if getattr(config.network, "value_head", "scalar") != "scalar":
+    network = config.network
+    if (head := networks.value_head_of(network)) != "scalar":
         raise ShoalError(
-            "norm_value='popart' rescales the last layer of a number, and value_head='categorical' gives a "
-            "distribution over fixed numbers; choose norm_value='running'."
+            f"norm_value='popart' rescales the last layer of a number, and value_head={head!r} is not the number that "
+            "the layer gives; choose norm_value='running'."
         )
-    if not isinstance(config.network, networks.NetworkConfig):
+    critic = getattr(network, "critic_network", None)
+    if critic is not None or not isinstance(network, networks.NetworkConfig):
+        name = "network" if critic is None else "critic_network"
+        other = networks.name_of(network) if critic is None else torso_choice.name_of(critic)
         raise ShoalError(
             "norm_value='popart' rescales the last layer of the value, which is known for Shoal's own networks only, "
-            f"and network={networks.name_of(config.network)!r} is another; choose norm_value='running'."
+            f"and {name}={other!r} is another; choose norm_value='running'."
         )
 
 

@@ -15,14 +15,12 @@ from shoal.base.imports import chosen_function
 from shoal.nets import networks
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
-from shoal.nets.output_check import zero_batch
+from shoal.nets.output_check import leading_axes, zero_batch
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import Array, EnvSpec, TimeStep, contract
 
 if TYPE_CHECKING:  # which imports this module
     from shoal.algos.ppo_config import PPOConfig
-
-_SHAPE = (3, 2)  # steps and streams that a user's own function is called with
 
 _PARTS: dict[str, tuple[Mapping[str, Callable], str]] = {  # the functions by name, and the parameters of each
     "surrogate": (surrogates.SURROGATES, "config, log_ratio, advantage, pair, kl_coef"),
@@ -43,12 +41,13 @@ def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
         if function not in named.values():
             own[setting] = function
     # Shoal's own parts fit a critic of numbers, and tracing a network takes time.
-    is_scalar = getattr(config.network, "value_head", "scalar") == "scalar"
+    is_scalar = networks.value_head_of(config.network) == "scalar"
     if not own and is_scalar and config.value_loss in ("squared", "huber"):
         return
 
-    steps, flag = (jax.ShapeDtypeStruct(_SHAPE, dtype) for dtype in (jnp.float32, jnp.bool_))
-    value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((_SHAPE[0] + 1, *_SHAPE[1:]), ()))
+    shape = leading_axes(spec)  # steps and streams that a user's own function is called with
+    steps, flag = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.float32, jnp.bool_))
+    value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((shape[0] + 1, *shape[1:]), ()))
     inputs = Rows(weight=steps, reward=steps, discount=steps, last=flag)
     distribution, output = _network_outputs(config, spec)
     arguments: dict[str, tuple[object, ...]] = {
@@ -58,13 +57,15 @@ def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
     }
     traced = jax.tree.map(lambda _: number, config)  # as within the compiled program
     for setting, function in own.items():
-        _check_call(setting, getattr(config, setting), function, (traced, *arguments[setting]))
+        _check_call(setting, getattr(config, setting), function, (traced, *arguments[setting]), shape)
     rows = inputs._replace(target=steps, following=getattr(output, "logits", ()))
     target = critic_losses.target_of(config, rows)
     jax.eval_shape(critic_losses.value_loss, traced, output, steps, target)
 
 
-def _check_call(setting: str, choice: object, function: Callable, arguments: tuple[object, ...]) -> None:
+def _check_call(
+    setting: str, choice: object, function: Callable, arguments: tuple[object, ...], shape: tuple[int, ...]
+) -> None:
     """Require that a function takes its arguments, and returns arrays of floats of the shape of the steps."""
     try:
         inspect.signature(function).bind(*arguments)
@@ -72,24 +73,26 @@ def _check_call(setting: str, choice: object, function: Callable, arguments: tup
         parameters = _PARTS[setting][1]
         raise ShoalError(f"{setting}={choice!r} cannot be called with ({parameters}): {error}.") from None
     result, who = jax.eval_shape(function, *arguments), contract.named(function, f"{setting}={choice!r}")
-    given = f"{_SHAPE[0]} steps of {_SHAPE[1]} streams"
+    given = f"{shape[0]} steps of {shape[1]} streams"
     is_pair = setting == "advantage"
     for x in contract.require_tuple(who, result, "(advantage, target)") if is_pair else (result,):
-        contract.require_array(who, x, _SHAPE, given=given, why="for each of both" * is_pair)
+        contract.require_array(who, x, shape, given=given, why="for each of both" * is_pair)
 
 
 def _network_outputs(config: "PPOConfig", spec: EnvSpec) -> tuple[ActionDistribution, Value]:
     """Return the distributions of a network and the outputs of its critic for a few steps, as shapes."""
 
+    shape = leading_axes(spec)
+
     def run(key: Array) -> tuple[ActionDistribution, Value]:
-        network, number = config.network.build(spec, key), jnp.zeros(_SHAPE)
-        observation = zero_batch(spec.observation_space, _SHAPE)
+        network, number = config.network.build(spec, key), jnp.zeros(shape)
+        observation = zero_batch(spec.observation_space, shape)
         timestep = TimeStep(observation, number, number, number > 0, number > 0)
-        previous = jnp.zeros((*_SHAPE, num_action_features(spec.action_space)))
+        previous = jnp.zeros((*shape, num_action_features(spec.action_space)))
         is_shown = networks.shows(config.network, "previous_action")
         inputs = memories.network_inputs(config, timestep, observation, previous if is_shown else ())
         recurrent = memories.is_recurrent(config)
-        start = sequences.initial(network, _SHAPE[1:]) if recurrent else sequences.Memories(())
+        start = sequences.initial(network, shape[1:]) if recurrent else sequences.Memories(())
         _, distribution, output = sequences.unroll(network, start, inputs)
         return distribution, output
 

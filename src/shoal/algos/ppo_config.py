@@ -199,7 +199,8 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
 
     def acts_alike(self, spec: EnvSpec, other: EnvSpec) -> bool:
         """Report whether a policy of one world can act in another, with more or fewer agents."""
-        return self.agents.acts_alike(spec, other)
+        fits = networks.declares(self.network, "fits_any_number", True) or spec.num_agents == other.num_agents
+        return fits and self.agents.acts_alike(spec, other)
 
     @property
     def needs_reward(self) -> bool:

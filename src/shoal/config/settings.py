@@ -132,8 +132,9 @@ def _add_settings(settings: dict[str, Setting], config: object) -> None:
     cls = type(config)
     for field in schema_of(cls):
         name, value, choice = field.name, getattr(config, field.name), field.choice
-        holds_struct = field.may_nest and is_nested(value)
-        own = [Setting(name, value, field.type, cls, field)]
+        holds_struct = field.may_nest and value is not None and is_nested(value)
+        # A part that is None is chosen by a name like any other.
+        own = [Setting(name, value, str if choice and value is None else field.type, cls, field)]
         if field.keyed:
             own = [
                 Setting(f"{field.keyed}.{key}", number, float, cls, field, is_keyed=True)
@@ -149,7 +150,7 @@ def _add_settings(settings: dict[str, Setting], config: object) -> None:
                     "exist only once in a config"
                 )
             settings[setting.name] = setting
-        if holds_struct:
+        if holds_struct and schema_of(type(value)):  # not one that is a name alone
             _add_settings(settings, value)
 
 

@@ -52,6 +52,8 @@ hints_of = once_per_class(typing.get_type_hints)
 def _is_data(field: dataclasses.Field[object], declared: object, metadata: Mapping[str, object]) -> bool:
     if metadata.get("static", False):
         return False
+    if "choice" in metadata:  # a struct, or None
+        return True
     if declared == float | None and "is_parameter" in metadata:  # None is replaced before the struct is data
         return True
     if typing.get_origin(declared) in (typing.Union, types.UnionType):

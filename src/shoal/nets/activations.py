@@ -32,18 +32,19 @@ ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
 OF_ALL_FEATURES = ("log_softmax", "normalise", "softmax")
 
 
-def activation(name: str, axis: int = -1) -> Callable[[jax.Array], jax.Array]:
+def activation(name: str, axis: int = -1, setting: str = "activation") -> Callable[[jax.Array], jax.Array]:
     """Return the activation of a name, one of `ACTIVATIONS`.
 
     Args:
       axis: of the features. "softmax" and "log_softmax" are over all of them, and "normalise" brings them to mean 0
         and variance 1 (with 1e-5 added to the variance).
+      setting: the one that names it, for the sentence.
     Raises:
       ShoalError: no activation has that name.
     """
     if name not in ACTIVATIONS:
         raise ShoalError(
-            f"activation={name!r} is none of {', '.join(sorted(ACTIVATIONS))}{nearest(str(name), ACTIVATIONS)}."
+            f"{setting}={name!r} is none of {', '.join(sorted(ACTIVATIONS))}{nearest(str(name), ACTIVATIONS)}."
         )
     function = ACTIVATIONS[name]
     return functools.partial(function, axis=axis) if name in OF_ALL_FEATURES else function

@@ -5,17 +5,16 @@ An algorithm needs two methods of a network, `policy` and `value` (`Network`, be
 A network is a plain pytree of arrays: every array in it is a parameter and is trained.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.nets import torsos
-from shoal.nets.actor_critic_config import ActorCriticConfig
+from shoal.nets.actor_critic_config import ActorCriticConfig, built
 from shoal.nets.gradients import scale_gradient
-from shoal.nets.headed import Headed
-from shoal.nets.heads import head_for
+from shoal.nets.headed import Headed, HeadStyle
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import EnvSpec, PyTree
 
@@ -69,54 +68,58 @@ class Actor(Headed):
     """
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
-        encoder_key, mlp_key = jax.random.split(key)
-        self.encoder = torsos.build(spec.observation_space, config.encoder, config, key=encoder_key)
-        width, sizes = self.encoder.num_features, config.hidden_sizes
-        head = head_for(
-            spec.action_space,
-            config.distribution,
-            state_dependent_std=config.state_dependent_std,
-            initial_std=config.initial_std,
-            num_features=(width, *sizes)[-1],
-        )
-        super().__init__(head, width, sizes, scale=config.policy_scale, key=mlp_key, **config.head_style)
+        self.encoder, sizes, style = torsos.before_head(spec.observation_space, config, key=key)
+        self.has_layers_of_head = bool(config.head_sizes)
+        width, mlp_key = self.encoder.num_features, jax.random.split(key)[1]
+        head = config.head_of_policy(spec.action_space, (width, *sizes)[-1], key)
+        super().__init__(head, width, sizes, scale=config.policy_scale, key=mlp_key, **style)
+
+    @property
+    def num_features(self) -> int:
+        """Length of the features that a critic may share."""
+        return self.encoder.num_features if self.has_layers_of_head else self.mlp.num_features
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Return the same as a call, so that an actor can replace the network for acting."""
         return self(observation, action_mask)
 
     def features(self, observation: PyTree) -> Array:
-        """Compute the last hidden layer: observations [...] -> [..., mlp.num_features]."""
+        """Compute the last layer before those of `head_sizes`: observations [...] -> [..., num_features]."""
         # The output is computed as well; XLA removes what nothing reads.
-        return self.mlp.with_features(self.encoder(observation))[1]
+        encoded = self.encoder(observation)
+        return encoded if self.has_layers_of_head else self.mlp.with_features(encoded)[1]
 
     def with_features(  # type: ignore[override]
         self, observation: PyTree, action_mask: Array | None = None
     ) -> tuple[ActionDistribution, Array]:
-        """Compute the distribution and the last hidden layer, [..., mlp.num_features]."""
-        return super().with_features(self.encoder(observation), action_mask)
+        """Compute the distribution and the features that a critic may share, [..., num_features]."""
+        encoded = self.encoder(observation)
+        distribution, hidden = super().with_features(encoded, action_mask)
+        return distribution, encoded if self.has_layers_of_head else hidden
 
 
 class Critic(Headed):
     """Encoder, MLP and head: observations to values; `config` is as an `Actor`'s."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
-        encoder_key, mlp_key = jax.random.split(key)
-        self.encoder = torsos.build(spec.observation_space, config.of_critic, config, key=encoder_key)
-        head, width, sizes = config.head_of_value(), self.encoder.num_features, config.critic_sizes
-        super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **config.head_style)
+        config = config.as_critic
+        self.encoder, sizes, style = torsos.before_head(spec.observation_space, config, key=key)
+        head, width = config.head_of_value(spec.action_space, key), self.encoder.num_features
+        mlp_key = jax.random.split(key)[1]
+        super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **style)
 
-    def __call__(self, observation: PyTree) -> Value:  # type: ignore[override]
+    def value(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values [...]."""
-        return super().__call__(self.encoder(observation))
+        return self(self.encoder(observation))
 
 
 class ActorCritic(nnx.Module):
     """An actor and a critic, apart or with one torso. The defaults are CleanRL's.
 
-    `network.actor` is an `Actor` in both cases, complete by itself, and all that acting needs. With
-    `shared_torso=True` it holds the torso, and `critic` is one layer on its last hidden features; so the
-    torso belongs to the actor's parameters, and its gradient comes from both losses.
+    `network.actor` is complete by itself, and all that acting needs. With `shared_torso=True` it holds the torso, and
+    `critic` is one layer on its last hidden features, or those of `head_sizes` and one; so the torso belongs to the
+    actor's parameters, and its gradient comes from both losses. Apart, each may be the user's own (`actor_network`,
+    `critic_network`): an actor with a method `policy`, a critic with `value`.
 
     Args:
       config: the settings, such as a `shoal.nets.networks.NetworkConfig`; None for the defaults.
@@ -127,35 +130,35 @@ class ActorCritic(nnx.Module):
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig | None = None, *, key: Array):
         config = config or ActorCriticConfig()
-        if config.shared_torso and config.critic_sizes != config.hidden_sizes:
+        if config.shared_torso and config.critic_hidden_sizes not in (None, config.hidden_sizes):
             raise ShoalError(
-                f"critic_hidden_sizes={config.critic_sizes} must be None or hidden_sizes={config.hidden_sizes} with "
-                "shared_torso=True, where one torso serves both."
+                f"critic_hidden_sizes={config.critic_hidden_sizes} must be None or hidden_sizes={config.hidden_sizes} "
+                "with shared_torso=True, where one torso serves both."
             )
         # Also where a torso is shared, so that the actor's weights are the same.
         actor_key, critic_key = jax.random.split(key)
         self.shared = config.shared_torso
         self.gradient_scale = config.critic_gradient_scale
-        self.actor = Actor(spec.of_actor, config, key=actor_key)
+        of_actor, of_critic = spec.of_actor, spec.of_critic
+        self.actor = built(config.actor_network, of_actor, actor_key, Actor, of_actor, config)
         if self.shared:
-            # With no hidden layer before it, this layer alone is drawn, and by the initialiser of last layers.
-            self.critic: Headed = Headed(
-                config.head_of_value(),
-                self.actor.mlp.num_features,
-                scale=config.value_scale,
-                initialiser=config.head_initialiser,
-                key=critic_key,
-            )
+            head, sizes = config.head_of_value(spec.action_space, critic_key), config.head_sizes
+            # With no hidden layer before it, the last one alone is drawn, and by the initialiser of last layers.
+            plain: HeadStyle = {"initialiser": config.head_initialiser}
+            width, style = self.actor.num_features, config.style_after_torso if sizes else plain
+            self.critic: Any = Headed(head, width, sizes, scale=config.value_scale, key=critic_key, **style)
         else:
-            self.critic = Critic(spec.of_critic, config, key=critic_key)
+            self.critic = built(config.critic_network, of_critic, critic_key, Critic, of_critic, config)
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
         """Map observations with leading axes [...] to a distribution with batch axes [...]."""
-        return self.actor(observation, action_mask)
+        return self.actor.policy(observation, action_mask)
 
     def value(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values [...]."""
-        return self._value_of(self.actor.features(observation)) if self.shared else self.critic(observation)
+        if self.shared:
+            return self._value_of(self.actor.features(observation))
+        return self.critic.value(observation)
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None

@@ -2,23 +2,54 @@
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import jax
+from flax import nnx
 
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Conditions, Needs, Table
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
-from shoal.nets.torso_choice import Kind, TorsoSettings
-from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, TorsoConfig, check_torso
+from shoal.nets.headed import Head
+from shoal.nets.heads import head_for
+from shoal.nets.torso_choice import Kind, PartSettings, part
+from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, check_torso
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
+from shoal.types import Array, EnvSpec
+from shoal.types.spaces import Space
 
 DistributionName = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
 _CATEGORICAL = Needs("value_head", ("categorical",))
 _APART = Needs("shared_torso", (False,))
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
+_ACTOR, _CRITIC = Needs("actor_network", (None,)), Needs("critic_network", (None,))  # Shoal's own
+_HEAD = (Needs("policy_head", (None,)), _ACTOR)
+_OWN_HEAD = 3  # of a network's key: the number from which a head of the user's own has its key
+
+
+def _needs_of_both(setting: settings.Setting) -> Conditions:
+    """Return what a setting of both torsos needs: one of them that is Shoal's own, and of an encoder's kind."""
+    of_critic = "critic_encoder"
+    own: Any = [
+        (of, dataclasses.replace(of, name=of_critic))
+        if isinstance(of, Needs) and of.name == "encoder"
+        else of
+        for of in setting.field.needs
+    ]
+    return (*own, (_ACTOR, _CRITIC))
+
+
+def built(
+    part: PartSettings | None, spec: EnvSpec, key: Array, default: Callable[..., Any], *arguments: object
+) -> Any:
+    """Build an actor or a critic of the user's own for its spec, or else Shoal's from its arguments."""
+    # It may be a pytree of any class, which NNX would take for static.
+    return default(*arguments, key=key) if part is None else nnx.data(part.build(spec, key))
 
 
 @struct.struct
@@ -26,37 +57,46 @@ class ActorCriticConfig(CoreConfig):
     """The settings of Shoal's own actor and critic, with memory or without."""
 
     group: ClassVar[str] = "network"
-    # The critic's encoder has the settings of the encoder.
+    # The critic's encoder has the settings of the encoder. The others say what a user's own actor and critic are given.
     needs: ClassVar[Table] = {
-        name: (tuple(Needs(encoder, of.values) for encoder in ("encoder", "critic_encoder")),)
-        for name, setting in settings.settings_of(TorsoConfig()).items()
-        for of in setting.field.needs
-        if isinstance(of, Needs)
+        name: _needs_of_both(setting)
+        for name, setting in settings.settings_of(CoreConfig()).items()
+        if name not in ("core", "previous_action", "previous_reward")
     }
 
+    actor_network: PartSettings | None = part("actor_network", "network")
+    """Uses this actor, a class or a struct of settings with a method policy, as module:Name; None is Shoal's own."""
+    critic_network: PartSettings | None = part("critic_network", "network")
+    """Uses this critic, a class or a struct of settings with a method value, as module:Name; None is Shoal's own."""
+
     critic_hidden_sizes: tuple[int, ...] | None = parameter(
-        None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_APART
+        None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=(_APART, _CRITIC)
     )
     """Gives the critic hidden layers of these widths; None uses hidden_sizes."""
+    critic_activation: str | None = parameter(None, needs=(_APART, _CRITIC))
+    """Applies this activation in the critic; None uses activation."""
+    critic_layer_norm: bool | None = parameter(None, needs=(_APART, _CRITIC))
+    """Normalises each hidden layer of the critic before its activation, or not; None uses layer_norm."""
     shared_torso: bool = False
     """Shares one torso between actor and critic in place of one each."""
     critic_gradient_scale: float = parameter(1.0, low=0.0, static=True, needs=Needs("shared_torso", (True,)))
     """Multiplies the gradient of the value in a torso that actor and critic share by this; 0 trains it by the policy
     alone."""
-    critic_encoder: TorsoSettings = settings.chosen(
-        Kind(""),
+    critic_encoder: PartSettings | None = settings.chosen(
+        None,
         functools.partial(torso_choice.choose, setting="critic_encoder"),
         torso_choice.name_of,
-        needs=_APART,
+        needs=(_APART, _CRITIC),
     )
     """Gives the critic another encoder, named as encoder is; None uses encoder."""
-    policy_scale: float = parameter(0.01, above=0.0, initial=True)
+    policy_scale: float = parameter(0.01, above=0.0, initial=True, needs=_ACTOR)
     """Scales the initial weights of the policy's last layer by this."""
-    value_scale: float = parameter(1.0, above=0.0, initial=True)
+    value_scale: float = parameter(1.0, above=0.0, initial=True, needs=_CRITIC)
     """Scales the initial weights of the value's last layer by this."""
-    value_head: Literal["scalar", "categorical"] = "scalar"
-    """Lets the critic predict a number, or a distribution over numbers at equal distances, whose mean is the value
-    (value_loss hl_gauss or two_hot)."""
+    value_head: PartSettings = part("value_head", "head", "scalar", ("scalar", "categorical"), needs=_CRITIC)
+    """Lets the critic predict a number (scalar), or a distribution over numbers at equal distances, whose mean is the
+    value (categorical; value_loss hl_gauss or two_hot), or what a head of your own makes of its inputs, as
+    module:Name."""
     # Static, as value_high: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
     value_low: float | None = parameter(None, static=True, needs=_CATEGORICAL)
     """Sets the lowest value that a categorical critic can predict; it has no default."""
@@ -66,48 +106,73 @@ class ActorCriticConfig(CoreConfig):
     """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
     distribution: DistributionName = parameter("auto", group="actions")
     """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
-    state_dependent_std: bool = parameter(False, group="actions", needs=(_CONTINUOUS, _NORMAL))
+    policy_head: PartSettings | None = part("policy_head", "head", group="actions", needs=_ACTOR)
+    """Makes the policy's distribution by this head of your own, as module:Name; distribution then says in which form it
+    samples actions. None is the head of distribution."""
+    state_dependent_std: bool = parameter(False, group="actions", needs=(_CONTINUOUS, _NORMAL, *_HEAD))
     """Makes the standard deviation an output of the network instead of a free parameter."""
     # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
-    initial_std: float = parameter(1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _NORMAL))
+    initial_std: float = parameter(
+        1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _NORMAL, *_HEAD)
+    )
     """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
 
     def __post_init__(self) -> None:
-        """Choose the torsos that are given by name."""
+        """Choose the parts that are given by name."""
         CoreConfig.__post_init__(self)
-        self._choose("critic_encoder")
-        if torso_choice.name_of(self.critic_encoder) == torso_choice.name_of(
+        critic = self.critic_encoder
+        if critic and torso_choice.name_of(critic) == torso_choice.name_of(
             self.encoder
         ):  # one struct of settings
-            object.__setattr__(self, "critic_encoder", Kind(""))
+            object.__setattr__(self, "critic_encoder", None)
 
     @property
     def encoder_kinds(self) -> set[str]:
         """The names of Shoal's own torsos among those of actor and critic."""
-        return torso_choice.kinds_of(self.encoder) | torso_choice.kinds_of(self.critic_encoder)
+        return torso_choice.kinds_of(self.encoder) | torso_choice.kinds_of(self.of_critic)
 
     @property
-    def of_critic(self) -> TorsoSettings:
+    def of_critic(self) -> PartSettings:
         """The torso of the critic."""
-        return self.encoder if self.critic_encoder == Kind("") else self.critic_encoder
-
-    @property
-    def critic_sizes(self) -> tuple[int, ...]:
-        """The widths of the critic's hidden layers."""
-        return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
+        return self.encoder if self.critic_encoder is None else self.critic_encoder
 
     @property
     def as_critic(self) -> "ActorCriticConfig":
         """The same settings with the critic's torso and hidden layers in the place of the actor's."""
-        return dataclasses.replace(self, encoder=self.of_critic, hidden_sizes=self.critic_sizes)
+        values = {x: getattr(self, f"critic_{x}") for x in ("hidden_sizes", "activation", "layer_norm")}
+        own: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+        return dataclasses.replace(self, encoder=self.of_critic, **own)
 
-    def head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
-        """Make the head of the critic.
+    @property
+    def has_own_parts(self) -> bool:
+        """Whether the actor or the critic is the user's own."""
+        return self.actor_network is not None or self.critic_network is not None
+
+    def head_of_policy(self, space: Space, num_features: int, key: Array) -> Head:
+        """Make the head of the actor, on layers of which the last has `num_features`; `key` is the network's."""
+        if self.policy_head is not None:
+            return self.policy_head.build(space, jax.random.fold_in(key, _OWN_HEAD))
+        return head_for(
+            space,
+            self.distribution,
+            state_dependent_std=self.state_dependent_std,
+            initial_std=self.initial_std,
+            num_features=num_features,
+        )
+
+    def head_of_value(self, space: Space, key: Array) -> Head:
+        """Make the head of the critic; `space` is that of the actions, and `key` the network's."""
+        if isinstance(self.value_head, Kind | None):
+            return self.own_head_of_value()
+        return self.value_head.build(space, jax.random.fold_in(key, _OWN_HEAD))
+
+    def own_head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
+        """Make one of Shoal's own heads of the critic.
 
         Raises:
           ShoalError: a categorical one lacks its bounds, or they are not in order.
         """
-        if self.value_head == "scalar":
+        if self.value_head != Kind("categorical"):
             return ScalarValueHead()
         low, high = self.value_low, self.value_high
         if low is None or high is None or not low < high:
@@ -124,5 +189,10 @@ class ActorCriticConfig(CoreConfig):
           ShoalError: the first that does not.
         """
         CoreConfig.validate(self)
-        check_torso(self.critic_encoder)
-        self.head_of_value()
+        check_torso(self.of_critic)
+        self.own_head_of_value()
+        if self.shared_torso and self.has_own_parts:
+            raise ShoalError(
+                "shared_torso=True makes one network of actor and critic, so that neither can be another; "
+                "actor_network and critic_network must be None with it."
+            )

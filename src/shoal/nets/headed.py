@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import jax
 from flax import nnx
 
-from shoal.nets.composition import Composable
+from shoal.nets.composition import Chain, Composable
 from shoal.nets.heads import GSDEHead
 from shoal.nets.mlp import MLP
 from shoal.types import PyTree
@@ -62,7 +62,9 @@ class Headed(nnx.Module):
         key: Array,
         **style: Unpack[PlainStyle],
     ):
-        self.head = head
+        self.head = nnx.data(
+            head
+        )  # a user's own may be a pytree of any class, which NNX would take for static
         scales = {"scale": hidden_scale, "out_scale": scale}
         self.mlp = MLP(in_features, sizes, head.num_inputs, key=key, **scales, **style)
 
@@ -84,9 +86,11 @@ class Headed(nnx.Module):
 
 
 class PolicyAndValue(nnx.Module):
-    """A policy and a value on the same features, each with its own head and scale.
+    """A policy and a value on the same features, each with its own head and scale; or apart, each with its own torso.
 
     Args:
+      in_features: the length of the features, which torsos replace.
+      torsos: of the policy and of the value, with `num_features`, such as `torsos.build` makes; () for none.
       policy_scale: scale of the initial weights of the policy's plain layer; small, so that all actions are
         about equally likely at the start.
       style: of both, as a `Headed` takes it.
@@ -104,16 +108,21 @@ class PolicyAndValue(nnx.Module):
         value_sizes: Sequence[int] = (),
         policy_scale: float = 0.01,
         value_scale: float = 1.0,
+        torsos: Sequence[Any] = (),
         key: Array,
         **style: Unpack[HeadStyle],
     ):
         policy_key, value_key = jax.random.split(key)
         self.in_features = in_features
-        self.policy = Headed(
-            policy_head, in_features, policy_sizes, scale=policy_scale, key=policy_key, **style
-        )
-        self.value = Headed(value_head, in_features, value_sizes, scale=value_scale, key=value_key, **style)
+        widths = [torso.num_features for torso in torsos] or [in_features] * 2
+        policy = Headed(policy_head, widths[0], policy_sizes, scale=policy_scale, key=policy_key, **style)
+        value = Headed(value_head, widths[1], value_sizes, scale=value_scale, key=value_key, **style)
+        self.policy = Chain(torsos[0], policy) if torsos else policy
+        self.value = Chain(torsos[1], value) if torsos else value
 
-    def __call__(self, features: Array, action_mask: Array | None = None) -> tuple[PyTree, PyTree]:
-        """Compute a distribution over actions and a value on [..., in_features], both with batch axes [...]."""
+    def __call__(self, features: PyTree, action_mask: Array | None = None) -> tuple[PyTree, PyTree]:
+        """Compute a distribution over actions and a value, both with batch axes [...], on [..., in_features].
+
+        With torsos, on what these take.
+        """
         return self.policy(features, action_mask), self.value(features)

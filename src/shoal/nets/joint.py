@@ -1,10 +1,11 @@
-"""A network that is shown all agents of a world at once: attention between them, a distribution and a value for each.
+"""Networks that are shown all agents of a world at once, and give a distribution and a value for each.
 
-The agents are the axis before the last of its observations, [..., A, features]; all have the same parameters, and
-their order means nothing, unless their observations tell it.
+The agents are the axis before the last of their observations, [..., A, features]. With attention between them all have
+the same parameters, and their order means nothing, unless their observations tell it; as one vector of all observations
+they are told apart by their order.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from flax import nnx
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets.activations import activation
 from shoal.nets.actor_critic_config import DistributionName
@@ -31,23 +33,31 @@ Array = jax.Array
 
 @struct.struct
 class JointNetwork:
-    """The settings of `JointActorCritic`: attention between the agents of a world."""
+    """The settings of a network of all agents of a world: `JointActorCritic` or `FlatActorCritic`."""
 
     sees_all_agents: ClassVar[bool] = True
     group: ClassVar[str] = "network"
 
     hidden_sizes: tuple[int, ...] = parameter((64, 64), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS)
-    """Gives the torso of each agent hidden layers of these widths."""
-    attention_heads: int = parameter(4, low=1, high=LARGEST_INDEX)
+    """Gives the torso of each agent (attention), or actor and critic each (flat), hidden layers of these widths."""
+    agents_as: Literal["attention", "flat"] = "attention"
+    """Lets each agent attend to the others, by parameters that all share (attention), or makes one vector of the
+    observations of all, from which one policy draws all their actions (flat)."""
+    attention_heads: int = parameter(4, low=1, high=LARGEST_INDEX, needs=Needs("agents_as", ("attention",)))
     """Lets an agent attend to the others with this many heads, which divide the width of the last hidden layer."""
     activation: str = "tanh"
     """Applies this activation, by its name, after each hidden layer."""
     distribution: DistributionName = parameter("auto", group="actions")
     """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
 
-    def build(self, spec: EnvSpec, key: Array) -> "JointActorCritic":
+    @property
+    def fits_any_number(self) -> bool:
+        """Whether the network acts in worlds of other numbers of agents too."""
+        return self.agents_as == "attention"
+
+    def build(self, spec: EnvSpec, key: Array) -> "JointActorCritic | FlatActorCritic":
         """Build a new network."""
-        return JointActorCritic(spec, self, key=key)
+        return (JointActorCritic if self.agents_as == "attention" else FlatActorCritic)(spec, self, key=key)
 
     def validate(self) -> None:
         """Require that the settings fit each other.
@@ -56,7 +66,9 @@ class JointNetwork:
           ShoalError: the first that does not.
         """
         activation(self.activation)
-        if not self.hidden_sizes or self.hidden_sizes[-1] % self.attention_heads:
+        if self.agents_as == "attention" and (
+            not self.hidden_sizes or self.hidden_sizes[-1] % self.attention_heads
+        ):
             raise ShoalError(
                 f"attention_heads={self.attention_heads} do not divide the width of the last hidden layer, "
                 f"hidden_sizes={self.hidden_sizes}."
@@ -103,3 +115,36 @@ class JointActorCritic(nnx.Module):
     def value(self, observation: PyTree) -> Array:
         """Map observations with axes [..., A] to values [..., A]."""
         return self.critic_mlp(self.features(observation))[..., 0]
+
+
+class FlatActorCritic(nnx.Module):
+    """An actor and a critic apart, each an MLP of the observations of all agents, with outputs of its own for each.
+
+    Args:
+      spec: of one agent, with the number of agents; its observations have an entry that says who takes part.
+    """
+
+    def __init__(self, spec: EnvSpec, config: JointNetwork, *, key: Array):
+        actor_key, critic_key = jax.random.split(key)
+        num_agents, sizes = spec.num_agents, config.hidden_sizes
+        self.encoder = Flatten(spec.observation_space, key=key)
+        self.head: Head = head_for(spec.action_space, config.distribution)
+        width, outputs = num_agents * self.encoder.num_features, num_agents * self.head.num_inputs
+        self.actor_mlp = MLP(
+            width, sizes, outputs, out_scale=0.01, activation=config.activation, key=actor_key
+        )
+        self.critic = MLP(width, sizes, num_agents, activation=config.activation, key=critic_key)
+
+    def _outputs(self, mlp: MLP, observation: PyTree) -> Array:
+        """Map observations with axes [..., A] to what an MLP of all of them gives for each, [..., A, outputs / A]."""
+        encoded = jnp.where(observation[PRESENT] > 0, self.encoder(observation), 0.0)
+        axes = encoded.shape[:-1]
+        return mlp(encoded.reshape(*axes[:-1], mlp.in_features)).reshape(*axes, -1)
+
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
+        """Map observations with axes [..., A] to a distribution for each agent."""
+        return self.head(self._outputs(self.actor_mlp, observation), action_mask)
+
+    def value(self, observation: PyTree) -> Array:
+        """Map observations with axes [..., A] to values [..., A]."""
+        return self._outputs(self.critic, observation)[..., 0]

@@ -1,6 +1,7 @@
 """Checks of classes of networks and torsos, with one sentence for an error, before an algorithm uses them."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 
@@ -14,13 +15,12 @@ from shoal.nets import output_check, torso_choice, torsos
 from shoal.nets.composition import is_noisy
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.noisy import with_noise
-from shoal.nets.torso_choice import Kind
+from shoal.nets.output_check import LEAD
+from shoal.nets.torso_choice import Kind, PartSettings
 from shoal.nets.torso_config import TorsoConfig
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.contract import require_array
 from shoal.types.spaces import Box, Space
-
-LEAD = (3, 2)  # the leading axes of the observations that a network or a torso is traced with
 
 
 @reports_user_code
@@ -60,7 +60,7 @@ def check_network(
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
         check_sequences(network, spec, name, kind, **shows)
     else:
-        _check_outputs(network, spec, kind)
+        _check_outputs(network, spec, ("values",) if kind else ("value", "policy"), kind)
 
 
 @reports_user_code
@@ -73,15 +73,8 @@ def check_torso(torso_class: Callable[..., PyTree], space: Space) -> None:
     """
     name = f"torso {getattr(torso_class, '__name__', repr(torso_class))}"
     torso = _build(torso_class, space, name)
-    width = getattr(torso, "num_features", None)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:  # True is an int
-        raise ShoalError(
-            f"{name} has num_features={width!r}; it must be a whole number of at least 1, the length of its features."
-        )
-    if not callable(torso):
-        raise ShoalError(
-            f"{name} cannot be called; it needs __call__(observation), which returns its features."
-        )
+    width = _width(torso, name, "num_features", "the length of its features")
+    _check_call(torso, name, "observation", "its features")
     _check_tree(torso_class, space, name, torso)
     features = jax.eval_shape(lambda torso, o: torso(o), torso, output_check.zero_batch(space, LEAD))
     dtype = getattr(features, "dtype", jnp.float32)
@@ -94,6 +87,68 @@ def check_torso(torso_class: Callable[..., PyTree], space: Space) -> None:
         given=f"observations with the leading axes {list(LEAD)}",
         why=f"since num_features={width} and features have a gradient",
     )
+
+
+@reports_user_code
+def check_head(setting: str, head: PartSettings | None, spec: EnvSpec, values: str = "expected") -> None:
+    """Check that a user's own head (see `torso_choice`) can be made for the actions, and gives what its part is for.
+
+    Args:
+      setting: `policy_head`, `value_head` or `q_head`.
+      head: its settings; one of Shoal's own is not checked.
+      values: what is predicted of each action, for a `q_head`.
+    Raises:
+      ShoalError: it cannot be built, has no `num_inputs`, cannot be called, or as `check_torso`.
+    """
+    if head is None or isinstance(head, Kind):
+        return
+    builder = Builder(head)
+    name = f"{setting} {builder.__name__}"
+    module = _build(builder, spec.action_space, name)
+    width = _width(module, name, "num_inputs", "the number of its inputs")
+    given = ("x", "action_mask") if setting == "policy_head" else ("x",)
+    what = {"policy_head": "a distribution over actions", "value_head": "a value"}
+    _check_call(module, name, ", ".join(given), what.get(setting, "values of actions"))
+    _check_tree(builder, spec.action_space, name, module)
+
+    def run(module: PyTree, x: Array) -> None:
+        output = module(x, *([None] * (len(given) - 1)))
+        if setting == "policy_head":
+            output_check.check_policy(module, output, LEAD, spec)
+        elif setting == "value_head":
+            output_check.check_value(module, output, LEAD)
+        else:
+            output_check.check_action_values(module, output, LEAD, spec, values)
+
+    jax.eval_shape(run, module, jnp.zeros((*LEAD, width)))
+
+
+@reports_user_code
+def check_own_parts(network: PyTree, spec: EnvSpec) -> None:
+    """Check that an actor and a critic of a user's own can be those of an `ActorCritic`, or of one with memory.
+
+    Args:
+      network: the settings of the whole.
+    Raises:
+      ShoalError: one cannot be built, lacks a method, or as `check_network`.
+    """
+    of_parts = {"actor_network": ("policy", spec.of_actor), "critic_network": ("value", spec.of_critic)}
+    for setting, (method, of_whom) in of_parts.items():
+        if getattr(network, setting) is None:
+            continue
+        builder = Builder(getattr(network, setting))
+        name = f"{setting} {builder.__name__}"
+        part = _build(builder, of_whom, name)
+        methods = ("initial", "apply") if network.has_memory else (method,)
+        needs = f"it needs {method}(observation), or with a core initial and apply"
+        output_check.require_methods(name, {repr(x): getattr(part, x, None) for x in methods}, needs)
+        _check_tree(builder, of_whom, name, part)
+        if not network.has_memory:
+            _check_outputs(part, of_whom, methods)
+    if network.has_memory:
+        shows = {"action": network.previous_action, "reward": network.previous_reward}
+        whole = network.build(spec, jax.random.key(0))
+        check_sequences(whole, spec, "the network of actor_network and critic_network", **shows)
 
 
 def check_torsos(
@@ -127,7 +182,7 @@ class Builder:
     """Settings of a torso or a network in the place of a class that is built as `Class(space, key=key)`."""
 
     def __init__(self, settings: PyTree):
-        given = getattr(settings, "torso_class", None) or getattr(settings, "network_class", None)
+        given = getattr(settings, "part_class", None) or getattr(settings, "network_class", None)
         named = type(settings) if given is None else torso_choice.imported(given)
         self.settings, self.__name__ = settings, getattr(named, "__name__", repr(named))
 
@@ -140,18 +195,39 @@ class Builder:
         return getattr(self.__dict__["settings"], name)
 
 
-def _check_outputs(network: PyTree, spec: EnvSpec, kind: str) -> None:
-    """Check the outputs of a network without memory for observations with two leading axes."""
+def _check_outputs(network: PyTree, spec: EnvSpec, methods: tuple[str, ...], kind: str = "") -> None:
+    """Check the outputs of a network's methods, one without memory, for observations with two leading axes."""
+    lead = output_check.leading_axes(spec)
 
     def run(network: PyTree, observation: PyTree) -> None:
-        if kind:
+        if "values" in methods:
             values = network.values(observation)
-            output_check.check_action_values(network.values, values, LEAD, spec, kind)
-        else:
-            output_check.check_value(network.value, network.value(observation), LEAD)
-            output_check.check_policy(network.policy, network.policy(observation, None), LEAD, spec)
+            output_check.check_action_values(network.values, values, lead, spec, kind)
+        if "value" in methods:
+            output_check.check_value(network.value, network.value(observation), lead)
+        if "policy" in methods:
+            output_check.check_policy(network.policy, network.policy(observation, None), lead, spec)
 
-    jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, LEAD))
+    jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, lead))
+
+
+def _width(part: PyTree, name: str, attribute: str, meaning: str) -> int:
+    width = getattr(part, attribute, None)
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:  # True is an int
+        raise ShoalError(
+            f"{name} has {attribute}={width!r}; it must be a whole number of at least 1, {meaning}."
+        )
+    return width
+
+
+def _check_call(part: PyTree, name: str, arguments: str, returned: str) -> None:
+    right = f"it needs __call__({arguments}), which returns {returned}."
+    if not callable(part):
+        raise ShoalError(f"{name} cannot be called; {right}")
+    try:
+        inspect.signature(part).bind(*arguments.split(", "))
+    except TypeError as error:
+        raise ShoalError(f"{name} cannot be called with ({arguments}): {error}; {right}") from None
 
 
 def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str) -> PyTree:
@@ -162,7 +238,7 @@ def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: st
         if user_frames(error):  # its constructor takes what it is given, and fails by itself
             raise
         noun, class_name = name.split(" ", 1)
-        call = f"{class_name}({'spec' if noun == 'network' else 'space'}, key=key)"
+        call = f"{class_name}({'spec' if noun.endswith('network') else 'space'}, key=key)"
         raise ShoalError(f"{name} cannot be built as {call}: {error}.") from error
 
 
@@ -171,7 +247,7 @@ def _check_tree(
 ) -> None:
     """Require a pytree of floats, the same at every construction, whose noise can be drawn ahead."""
     leaves = jax.tree.leaves(network)
-    if not leaves and name.startswith("torso "):  # such as one that only pools
+    if not leaves and not name.partition(" ")[0].endswith("network"):  # such as a torso that only pools
         return
     if not leaves or leaves[0] is network:  # JAX takes an object that it does not know for a leaf
         raise ShoalError(

@@ -16,7 +16,7 @@ from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.actor_critic_config import ActorCriticConfig, DistributionName
 from shoal.nets.joint import JointNetwork
 from shoal.nets.memory.recurrent import RecurrentActorCritic, SharedRecurrentActorCritic
-from shoal.nets.network_check import Builder, check_network, check_torsos
+from shoal.nets.network_check import Builder, check_head, check_network, check_own_parts, check_torsos
 from shoal.nets.torso_choice import imported
 from shoal.nets.torso_config import CoreConfig
 from shoal.ops import statistics
@@ -158,6 +158,12 @@ def distribution_of(network: NetworkSettings) -> str:
     return getattr(network, "distribution", "auto")
 
 
+def value_head_of(network: NetworkSettings) -> object:
+    """Return the name of the head of a network's critic; "scalar" of a network that does not say."""
+    head = getattr(network, "value_head", "scalar")
+    return torso_choice.name_of(head) if settings.is_nested(head) else head
+
+
 def check_settings(network: NetworkSettings) -> None:
     """Require that the settings of a network fit each other, by its method `validate`, if it has one.
 
@@ -175,12 +181,18 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
       ShoalError: it cannot; the sentence says why.
     """
     if isinstance(network, NetworkConfig):
-        encoders = [("encoder", spec.of_actor, network.encoder)]
-        if network.of_critic is not network.encoder or spec.critic_only or spec.actor_only:
+        own_actor, own_critic = network.actor_network is not None, network.critic_network is not None
+        encoders = [] if own_actor else [("encoder", spec.of_actor, network.encoder)]
+        differs = network.of_critic is not network.encoder or spec.critic_only or spec.actor_only
+        if not own_critic and (own_actor or differs):
             name = "encoder" if network.of_critic is network.encoder else "critic_encoder"
             encoders.append((name, spec.of_critic, network.of_critic))
         for name, of_whom, encoder in encoders:
             check_torsos(of_whom.observation_space, encoder, network, name)
+        check_head("policy_head", network.policy_head, spec)
+        check_head("value_head", network.value_head, spec)
+        if network.has_own_parts:
+            check_own_parts(network, spec)
     # Shoal's own networks give what an algorithm needs; those of users are traced.
     if isinstance(network, NetworkClass):
         check_network(network.imported(), spec)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,13 @@ from shoal.nets.value_heads import expectation
 from shoal.types import EnvSpec, PyTree
 from shoal.types.contract import described, refuse, require_array
 from shoal.types.spaces import Box, Space, zeros
+
+LEAD = (3, 2)  # the leading axes of what a network or a part of one is traced with
+
+
+def leading_axes(spec: EnvSpec) -> tuple[int, ...]:
+    """Return leading axes of observations; the last is of the agents where a network is shown all of them."""
+    return LEAD if spec.num_agents == 1 else (*LEAD[:-1], spec.num_agents)
 
 
 def zero_batch(space: Space, lead: tuple[int, ...]) -> PyTree:
@@ -32,7 +40,8 @@ def require_methods(name: str, methods: Mapping[str, object], needs: str) -> Non
 
 def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, ...], spec: EnvSpec) -> None:
     """Require a distribution whose samples fit the action space, with a log-probability of each in float32."""
-    for name in ("sample", "log_prob", "mode"):
+    entropy = "entropy_estimate" if hasattr(output, "entropy_estimate") else "entropy"
+    for name in ("sample", "log_prob", "mode", entropy):
         if not callable(getattr(output, name, None)):
             right = "a distribution, as those of shoal.ops.distributions"
             refuse(method, f"{described(output)} without the method {name!r}", right)
@@ -53,6 +62,11 @@ def check_action_values(
     method: Callable, output: Value, lead: tuple[int, ...], spec: EnvSpec, kind: str
 ) -> None:
     """Require a number of each action; `kind` is what the settings of the network declare in `values`."""
-    values = output if kind == "expected" else expectation(output)
+    values: Any = output if kind == "expected" else expectation(output)
+    if kind == "quantile" and len(getattr(values, "shape", ())) > len(lead) + 1:
+        values = jnp.mean(values, axis=-1)
+    if kind == "categorical" and not (hasattr(output, "atoms") and hasattr(output, "logits")):
+        right = "distributions over atoms, as shoal.ops.distributions.DiscreteValued"
+        refuse(method, f"{described(output)} as values", f"{right}, since values='categorical'")
     shape = (*lead, spec.action_space.n)  # type: ignore[union-attr]
     require_array(method, values, shape, what="values", why="one for each action")

@@ -18,19 +18,22 @@ from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
 from shoal.nets import networks, torsos
 from shoal.nets.composition import Chain
-from shoal.nets.headed import Headed
+from shoal.nets.headed import Head, Headed, HeadStyle
 from shoal.nets.memory.recurrent import Carry, RecurrentTorso
 from shoal.nets.memory.sequences import NetworkInputs, has_memory
-from shoal.nets.network_check import Builder, check_network, check_torsos
+from shoal.nets.network_check import Builder, check_head, check_network, check_torsos
 from shoal.nets.networks import ClassOfNetworks, NetworkSettings
 from shoal.nets.noisy import NoisyMLP
 from shoal.nets.outputs import Value
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
+from shoal.nets.torso_choice import PartSettings, part
 from shoal.nets.torso_config import CoreConfig
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
+from shoal.types.spaces import Discrete
 
-_CATEGORICAL = Needs("values", ("categorical",))
+_HEAD = Needs("q_head", (None,))  # Shoal's own
+_CATEGORICAL = (Needs("values", ("categorical",)), _HEAD)
 
 
 @struct.struct
@@ -47,6 +50,9 @@ class QNetworkConfig(CoreConfig):
     values: Literal["expected", "categorical", "quantile"] = "expected"
     """Predicts of each action its expected return, the distribution of the return over fixed numbers (C51), or
     quantiles of the return (QR-DQN)."""
+    q_head: PartSettings | None = part("q_head", "head")
+    """Makes the values of actions by this head of your own, as module:Name; values then says what it predicts. None is
+    the head of values and dueling."""
     num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
     """Predicts distributions over this many numbers from v_min to v_max (values categorical)."""
     # Static, as v_max: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
@@ -54,9 +60,11 @@ class QNetworkConfig(CoreConfig):
     """Sets the lowest return that a distribution may have (values categorical)."""
     v_max: float = parameter(100.0, static=True, needs=_CATEGORICAL)
     """Sets the highest return that a distribution may have (values categorical)."""
-    num_quantiles: int = parameter(200, low=1, high=LARGEST_INDEX, needs=Needs("values", ("quantile",)))
+    num_quantiles: int = parameter(
+        200, low=1, high=LARGEST_INDEX, needs=(Needs("values", ("quantile",)), _HEAD)
+    )
     """Predicts this many quantiles of each return (values quantile)."""
-    dueling: bool = False
+    dueling: bool = parameter(False, needs=_HEAD)
     """Predicts the value of a state and advantages of the actions, of which each action's value is made."""
     noisy: bool = False
     """Makes the layers after the encoder noisy, with learned deviations of the weights, in place of random actions."""
@@ -69,8 +77,11 @@ class QNetworkConfig(CoreConfig):
         """Build a new network for an environment of discrete actions."""
         return (RecurrentQNetwork if self.has_memory else QNetwork)(spec, self, key=key)
 
-    def head(self, num_actions: int) -> DistributionalQHead | QuantileQHead | DuelingQHead | QHead:
-        """Make the head for the values of this many actions."""
+    def head(self, space: Discrete, key: Array) -> Head:
+        """Make the head for the values of a space's actions; `key` is the network's."""
+        num_actions = space.n
+        if self.q_head is not None:
+            return self.q_head.build(space, jax.random.fold_in(key, 3))  # its own, beside those of the layers
         if self.values == "categorical":
             return DistributionalQHead(
                 num_actions, self.v_min, self.v_max, self.num_atoms, dueling=self.dueling
@@ -94,16 +105,21 @@ class QNetworkConfig(CoreConfig):
 
 
 def _layers(
-    config: QNetworkConfig, spec: EnvSpec, in_features: int, sizes: tuple[int, ...], key: Array
+    config: QNetworkConfig,
+    spec: EnvSpec,
+    in_features: int,
+    sizes: tuple[int, ...],
+    style: HeadStyle,
+    key: Array,
 ) -> Chain | Headed:
-    """Make the layers from features to the values of actions, noisy ones if so configured."""
-    head = config.head(spec.action_space.n)  # type: ignore[union-attr]
+    """Make the layers from features to the values of actions, noisy ones if so configured; `key` is the network's."""
+    head, layers_key = config.head(spec.action_space, key), jax.random.split(key)[1]  # type: ignore[arg-type]
     # Noisy layers have the initial weights of their paper, whatever `initialiser` says.
     if not config.noisy:
-        return Headed(head, in_features, sizes, scale=config.value_scale, key=key, **config.head_style)
+        return Headed(head, in_features, sizes, scale=config.value_scale, key=layers_key, **style)
     scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
-    style = dict(activation=config.activation, layer_norm=config.layer_norm)
-    return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=key, **scales, **style), head)  # type: ignore[arg-type]
+    plain = dict(activation=style["activation"], layer_norm=style["layer_norm"])
+    return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=layers_key, **scales, **plain), head)  # type: ignore[arg-type]
 
 
 class QNetwork(nnx.Module):
@@ -114,9 +130,8 @@ class QNetwork(nnx.Module):
 
     def __init__(self, spec: EnvSpec, config: QNetworkConfig | None = None, *, key: Array):
         config = config or QNetworkConfig()
-        encoder_key, layers_key = jax.random.split(key)
-        self.encoder = torsos.build(spec.observation_space, config.encoder, config, key=encoder_key)
-        self.layers = _layers(config, spec, self.encoder.num_features, config.hidden_sizes, layers_key)
+        self.encoder, sizes, style = torsos.before_head(spec.observation_space, config, key=key)
+        self.layers = _layers(config, spec, self.encoder.num_features, sizes, style, key)
 
     def values(self, observation: PyTree) -> Value:
         """Map observations with leading axes [...] to values of actions, [..., n]."""
@@ -127,9 +142,9 @@ class RecurrentQNetwork(nnx.Module):
     """A torso with memory, layers and a head: a sequence module whose outputs are values of actions, [T, N, n]."""
 
     def __init__(self, spec: EnvSpec, config: QNetworkConfig, *, key: Array):
-        torso_key, layers_key = jax.random.split(key)
-        self.torso = RecurrentTorso(spec, config, key=torso_key)
-        self.layers = _layers(config, spec, self.torso.out_features, config.head_sizes, layers_key)
+        self.torso = RecurrentTorso(spec, config, key=jax.random.split(key)[0])
+        sizes, style = config.head_sizes, config.style_after_torso
+        self.layers = _layers(config, spec, self.torso.out_features, sizes, style, key)
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """Make the memory of sequences before their first step."""
@@ -189,5 +204,6 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
     """
     if isinstance(network, QNetworkConfig):
         check_torsos(spec.observation_space, network.encoder, network)
+        check_head("q_head", network.q_head, spec, network.values)
     else:
         check_network(Builder(network), spec, of_action_values=True)

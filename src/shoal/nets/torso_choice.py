@@ -1,59 +1,67 @@
-"""Torsos by name: one of Shoal's own kinds, a class of your own, or several in a row.
+"""Torsos and other parts of a network by name: one of Shoal's own kinds, a class of your own, or torsos in a row.
 
-A torso of your own is a class, built as `Class(space, key=key)`, or a struct whose fields are settings and whose
-`build(space, key)` makes one. What is built is a pytree of arrays, such as an `nnx.Module`, with
+A part of your own is a class, built as `Class(space, key=key)`, or a struct whose fields are settings and whose
+`build(space, key)` makes one. What is built is a pytree of arrays, such as an `nnx.Module`. A torso has
 
     num_features                  the length of its features
     torso(observation)            observations with leading axes [...] -> floats [..., num_features]
+
+and a head, which is built for the space of actions,
+
+    num_inputs                    the number of its inputs, the outputs of the layer before it
+    head(x, action_mask)          [..., num_inputs] -> a distribution over actions, of the policy's head
+    head(x)                       [..., num_inputs] -> a number or a distribution over numbers [...], of the value's
+                                  head; what `values` says of each action, of the head of action values
+
+An actor and a critic are built for a spec, and have the method `policy` or `value` of a network (`actor_critic.py`).
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_name, import_object
 from shoal.config import settings, struct
 from shoal.types import Array, PyTree
-from shoal.types.spaces import Space
 
 # `shoal.nets.torsos` has their classes.
 KINDS = ("flatten", "one_hot", "mlp", "mlp_each", "cnn", "resnet", "set")
 
 
-class TorsoSettings(Protocol):
-    """A struct whose fields are the settings of a torso."""
+class PartSettings(Protocol):
+    """A struct whose fields are the settings of a torso, a head, an actor or a critic."""
 
-    def build(self, space: Space, key: Array) -> object:
-        """Build a new torso for observations of a space."""
+    def build(self, space: Any, key: Array) -> Any:
+        """Build a new torso for observations of a space, a head for one of actions, an actor or a critic for a spec."""
         ...
 
 
 @struct.struct
 class Kind:
-    """One of Shoal's own torsos, whose settings are the network's; "" is the actor's torso."""
+    """One of Shoal's own torsos or heads, whose settings are the network's."""
 
     name: str = settings.hidden()
 
 
 @struct.struct
-class TorsoClass:
-    """A class of torsos without settings, built as `Class(space, key=key)`."""
+class PartClass:
+    """A class of parts without settings, built as `Class(space, key=key)`."""
 
-    torso_class: str | Callable[..., PyTree] = settings.hidden()  # or its module:Name
+    part_class: str | Callable[..., PyTree] = settings.hidden()  # or its module:Name
 
-    def build(self, space: Space, key: Array) -> object:
-        """Build a new torso of the class."""
-        return imported(self.torso_class)(space, key=key)
+    def build(self, space: Any, key: Array) -> Any:
+        """Build a new part of the class."""
+        return imported(self.part_class)(space, key=key)
 
 
 @struct.struct
 class TorsoSequence:
     """A torso of the observation, and one (or a row) of its features."""
 
-    first: TorsoSettings
-    rest: TorsoSettings
+    first: PartSettings
+    rest: PartSettings
 
 
 def imported(value: str | Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -102,33 +110,54 @@ def struct_or_class(
 def choose(encoder: object, setting: str = "encoder") -> Any:
     """Return the settings of torsos, given by names or classes, or themselves; several with commas, or as a list.
 
+    None stays None.
+
     Raises:
       ShoalError: a name is unknown, or cannot be imported.
     """
-    if isinstance(encoder, Kind | TorsoClass | TorsoSequence):
+    if encoder is None or isinstance(encoder, Kind | PartClass | TorsoSequence):
         return encoder
-    if encoder is None:
-        return Kind("")
     given = encoder.split(",") if isinstance(encoder, str) else encoder
     listed = given if isinstance(given, list | tuple) else [given]
-    torsos = [_one(x.strip() if isinstance(x, str) else x, setting) for x in listed]
+    torsos = [_one(x.strip() if isinstance(x, str) else x, setting, "torso", KINDS) for x in listed]
     if not torsos:
         raise ShoalError(f"{setting}={encoder!r} has no torso; give one, such as 'flatten'.")
     return functools.reduce(lambda rest, first: TorsoSequence(first, rest), reversed(torsos))
 
 
-def _one(given: object, setting: str) -> Any:
-    if isinstance(given, str) and ":" not in given:
-        if given not in KINDS:
-            kinds = f"{', '.join(KINDS)}, nor module:Name of your own"
-            raise ShoalError(f"{setting}={given!r} is none of {kinds}{nearest(given, KINDS)}.")
+def _one(given: object, setting: str, noun: str, kinds: Sequence[str]) -> Any:
+    if isinstance(given, str) and kinds and ":" not in given:
+        if given not in kinds:
+            names = f"{', '.join(kinds)}, nor module:Name of your own"
+            raise ShoalError(f"{setting}={given!r} is none of {names}{nearest(given, kinds)}.")
         return Kind(given)
-    return struct_or_class(setting, given, TorsoClass, "torso", "space, key")
+    return struct_or_class(
+        setting, given, PartClass, noun, "spec, key" if noun == "network" else "space, key"
+    )
+
+
+def part(setting: str, noun: str, default: str = "", kinds: Sequence[str] = (), **declared: Any) -> Any:
+    """Declare the setting of a part: one of Shoal's own kinds, or one of the user's own; None, the default, is neither.
+
+    Args:
+      noun: what the part is, in the words of a sentence; a "network" is built for a spec, others for a space.
+      default: the kind that it is by default.
+      declared: `group` and `needs`, as those of `fields.parameter`.
+    """
+
+    def choose_part(given: object) -> Any:
+        return (
+            given
+            if given is None or isinstance(given, Kind | PartClass)
+            else _one(given, setting, noun, kinds)
+        )
+
+    return settings.chosen(Kind(default) if default else None, choose_part, name_of, **declared)
 
 
 def torsos_of(encoder: object) -> list[Any]:
     """Return the settings of each torso of a row."""
-    encoder = choose(encoder)
+    encoder = choose(encoder) or Kind("")
     return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, TorsoSequence) else [encoder]
 
 
@@ -143,6 +172,8 @@ def name_of(encoder: object) -> object:
     if isinstance(encoder, TorsoSequence):
         names = [name_of(torso) for torso in torsos_of(encoder)]
         return ",".join(x if isinstance(x, str) else import_name(x) for x in names)
-    if isinstance(encoder, TorsoClass):
-        return encoder.torso_class
-    return encoder.name or None if isinstance(encoder, Kind) else import_name(type(encoder))
+    if isinstance(encoder, PartClass):
+        return encoder.part_class
+    if encoder is None or isinstance(encoder, Kind):
+        return encoder and encoder.name
+    return import_name(type(encoder))

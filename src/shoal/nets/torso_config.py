@@ -7,6 +7,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs
+from shoal.config.schema import schema_of
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.activations import activation
@@ -14,11 +15,12 @@ from shoal.nets.headed import HeadStyle
 from shoal.nets.initialisers import check_initialiser
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.mlp import LayerStyle
-from shoal.nets.torso_choice import Kind, TorsoSettings
+from shoal.nets.torso_choice import Kind, PartSettings
 
 MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been of no use here
 MAX_CHANNELS = 2**24  # of more, XLA could not index the numbers of a small image
 _CORE = Needs("core", other_than=("none",), such_as="gru")
+_HEAD_LAYERS = Needs("head_sizes", other_than=((),), such_as=(64,))
 
 
 def _kinds(*kinds: str) -> Needs:
@@ -45,7 +47,7 @@ class TorsoConfig:
     """Applies this activation, by its name, after each hidden layer."""
     layer_norm: bool = False
     """Normalises each hidden layer before its activation."""
-    encoder: TorsoSettings = settings.chosen(Kind("flatten"), torso_choice.choose, torso_choice.name_of)
+    encoder: PartSettings = settings.chosen(Kind("flatten"), torso_choice.choose, torso_choice.name_of)
     """Encodes an observation as a vector: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp),
     an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
     for images (resnet), for a set, an entry [rows, features], an MLP for each row and the mean and the maximum over the
@@ -84,12 +86,11 @@ class TorsoConfig:
     """Draws the initial weights of the last layers of policy and value by this initialiser."""
 
     def __post_init__(self) -> None:
-        """Choose the encoder that is given by name."""
-        self._choose("encoder")
-
-    def _choose(self, name: str) -> None:
-        if not settings.is_nested(value := getattr(self, name)):
-            object.__setattr__(self, name, torso_choice.choose(value, name))
+        """Choose the encoder, and other parts, that are given by name."""
+        for field in schema_of(type(self)):
+            value = getattr(self, field.name)
+            if field.choice and value is not None and not settings.is_nested(value):
+                object.__setattr__(self, field.name, field.choice.choose(value))
 
     @property
     def encoder_kinds(self) -> set[str]:
@@ -123,7 +124,9 @@ class TorsoConfig:
         Raises:
           ShoalError: the first that does not.
         """
-        activation(self.activation)
+        for name in ("activation", "head_activation", "critic_activation"):
+            if (value := getattr(self, name, None)) is not None:
+                activation(value, setting=name)
         for name in ("initialiser", "head_initialiser"):
             check_initialiser(getattr(self, name), name)
         check_torso(self.encoder)
@@ -149,8 +152,15 @@ class CoreConfig(TorsoConfig):
     queries: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
     """Attends from the recurrent state to the cells of an observed grid, by this many queries whose scores the layers
     after the core receive; 0 disables this."""
-    head_sizes: tuple[int, ...] = parameter((), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=_CORE)
-    """Adds hidden layers of these widths after the core (to actor and critic each)."""
+    head_sizes: tuple[int, ...] = parameter(
+        (), low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, group="network"
+    )
+    """Adds hidden layers of these widths after the hidden ones, or after the core: to policy and value each, also where
+    they share a torso."""
+    head_activation: str | None = parameter(None, group="network", needs=_HEAD_LAYERS)
+    """Applies this activation in the layers of head_sizes; None uses activation."""
+    head_layer_norm: bool | None = parameter(None, group="network", needs=_HEAD_LAYERS)
+    """Normalises each layer of head_sizes before its activation, or not; None uses layer_norm."""
     previous_action: bool = parameter(False, needs=_CORE)
     """Shows the core the previous action: one-hot, or the numbers of a Box."""
     action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
@@ -171,6 +181,12 @@ class CoreConfig(TorsoConfig):
     def looks(self) -> bool:
         """Whether the recurrent state attends to the cells of a grid."""
         return self.core != "none" and self.queries > 0
+
+    @property
+    def style_after_torso(self) -> HeadStyle:
+        """The style of the layers of `head_sizes`, and of the plain layer after them, as a `Headed` takes it."""
+        own = {"activation": self.head_activation, "layer_norm": self.head_layer_norm}
+        return {**self.head_style, **{name: x for name, x in own.items() if x is not None}}  # type: ignore[typeddict-item]
 
     def validate(self) -> None:
         """Require that the settings fit each other.
@@ -197,7 +213,7 @@ class CoreConfig(TorsoConfig):
             )
 
 
-def check_torso(torso: TorsoSettings) -> None:
+def check_torso(torso: PartSettings) -> None:
     """Require that the settings of a torso, or of several in a row, fit each other.
 
     Raises:

@@ -11,8 +11,10 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.nets.composition import Chain
 from shoal.nets.encoders.kinds import Encoder, Flatten, OneHot, Perceptron, PerceptronOfEach, SetEncoder
 from shoal.nets.encoders.pictures import Convolutions, Residual
+from shoal.nets.headed import HeadStyle
+from shoal.nets.mlp import MLP
 from shoal.nets.torso_choice import Kind, torsos_of
-from shoal.nets.torso_config import TorsoConfig
+from shoal.nets.torso_config import CoreConfig, TorsoConfig
 from shoal.types import Array, PyTree
 from shoal.types.spaces import Box, Dict, Space
 
@@ -108,6 +110,18 @@ def build(space: Space, encoder: object, config: TorsoConfig | None = None, *, k
         # These features are the observation of the next one.
         space = Box(-np.inf, np.inf, (built[-1].num_features,))
     return built[0] if len(built) == 1 else TorsoRow(*built)
+
+
+def before_head(space: Space, config: CoreConfig, *, key: Array) -> tuple[Torso, tuple[int, ...], HeadStyle]:
+    """Build the torso of a network without memory; return it, and the widths and the style of the layers of its head.
+
+    The hidden layers are the head's. Where others follow them (`head_sizes`), they are a part of the torso.
+    """
+    torso = build(space, config.encoder, config, key=jax.random.split(key)[0])
+    if not config.head_sizes:
+        return torso, config.hidden_sizes, config.head_style
+    layers = MLP(torso.num_features, config.hidden_sizes, key=jax.random.fold_in(key, 2), **config.style)
+    return TorsoRow(torso, layers), config.head_sizes, config.style_after_torso
 
 
 def configs_of(torsos: list, config: TorsoConfig) -> list[TorsoConfig]:

@@ -55,6 +55,8 @@ VARIANTS = {
     "state": {"critic_input": "state"},
     "everybody": {"critic_input": "everybody", "agent_id": True},
     "joint": {"network": "shoal.nets.joint:JointActorCritic", "attention_heads": 2, "norm_reward": True},
+    "flat": {"network": "shoal.nets.joint:JointActorCritic", "agents_as": "flat", "norm_obs": True},
+    "all to each": {"agent_input": "everybody", "critic_input": "state", "parameters": "agent"},
     "state and own": {"critic_input": "state_and_own", "core": "lstm", "core_size": 4, "num_minibatches": 1},
 }
 

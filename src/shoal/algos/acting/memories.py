@@ -116,7 +116,7 @@ def _initial_memories(
     network: networks.NetworkSettings, spec: EnvSpec, batch_shape: tuple[int, ...]
 ) -> Memories:
     """Make a network's memories before the first step; the network is built as shapes only."""
-    if not isinstance(network, networks.NetworkConfig):
+    if not isinstance(network, networks.NetworkConfig) or network.has_own_parts:
         shapes = jax.eval_shape(lambda key: network.build(spec, key), jax.random.key(0))
         return sequences.initial(shapes, batch_shape)
     critic = () if network.shared_torso else initial_carry(network.as_critic, batch_shape)

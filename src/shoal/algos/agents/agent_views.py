@@ -24,41 +24,48 @@ class View(NamedTuple):
     Attributes:
       agent_id: whether the agent is shown its own number, one-hot.
       critic_input: "own", "state", "everybody" or "state_and_own".
-      says_who_is_present: whether there is an entry that says who takes part.
+      says_who_is_present: whether there is an entry that says who takes part, for a network of all agents.
+      agent_input: "own" or "everybody"; a critic's "own" is what the agent is shown.
     """
 
     spec: EnvSpec
     agent_id: bool
     critic_input: str
     says_who_is_present: bool = False
+    agent_input: str = "own"
 
     @property
     def spec_of_agent(self) -> EnvSpec:
-        """The spec of one agent, without an axis of agents."""
-        entries = {name: x for name, x in _entries(self.spec.observation_space).items() if self._shows(name)}
+        """The spec of one agent, without an axis of agents; with their number where all are shown at once."""
+        of_world = _entries(self.spec.observation_space)
+        entries = {name: x for name, x in of_world.items() if self._shows(name)}
         critic_only = {name for name in self.spec.critic_only if name in entries}
-        own = Dict(without_entries(dict(entries), self.spec.critic_only + self.spec.actor_only))
         if self.says_who_is_present:
             entries[PRESENT] = Box(0, 1, (1,), np.int8)
         if self._has_identity:
             entries[IDENTITY] = Box(0, 1, (self.spec.num_agents,), np.int8)
             critic_only |= set() if self.agent_id else {IDENTITY}
-        if self.critic_input == "everybody":
-            width = 1 + sum(part.num_features for part in observation_parts(own))
+        if self._has_everybody:
+            width = 1 + sum(part.num_features for part in observation_parts(Dict(self._own(of_world))))
             entries[EVERYBODY] = Box(-np.inf, np.inf, (self.spec.num_agents * width,))
-            critic_only.add(EVERYBODY)
+            critic_only |= {EVERYBODY} if self.agent_input == "own" else set()
         space = Dict(entries) if self._is_dictionary else entries[OBSERVATION]
-        of_world = self.critic_input in ("state", "everybody")
-        actor_only = tuple(
-            x for x in entries if x in self.spec.actor_only or (of_world and x not in critic_only)
-        )
-        return EnvSpec(space, self.spec.action_space, 1, tuple(sorted(critic_only)), (), actor_only)
+        for_critics = {
+            "state": critic_only,
+            "everybody": critic_only | {EVERYBODY},
+        }.get(self.critic_input, entries.keys() - set(self.spec.actor_only))
+        actor_only = tuple(x for x in entries if x not in for_critics)
+        num_agents = self.spec.num_agents if self.says_who_is_present else 1
+        return EnvSpec(space, self.spec.action_space, num_agents, tuple(sorted(critic_only)), (), actor_only)
 
     def of_actors(self, timestep: TimeStep) -> TimeStep:
         """Return the agents' time-step, [..., N, A, ...], without the entries for critics only."""
-        shown = without_entries(dict(_entries(timestep.observation)), self.spec.critic_only)
+        observation = without_entries(dict(_entries(timestep.observation)), self.spec.critic_only)
+        shown = {name: x for name, x in observation.items() if self._shows(name)}
         if self.says_who_is_present:
             shown[PRESENT] = _presence(timestep)
+        if self.agent_input == "everybody":
+            shown[EVERYBODY] = _of_everybody(self._own(observation), self.spec.observation_space, timestep)
         if self.agent_id:
             shown[IDENTITY] = self._identities(timestep)
         return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
@@ -67,13 +74,12 @@ class View(NamedTuple):
         """Return the time-step with all entries for agents and their critics, [..., N, A, ...]."""
         observation = _entries(observations_of_agents(timestep))
         shown = {name: x for name, x in observation.items() if self._shows(name)}
-        own = without_entries(dict(shown), self.spec.critic_only + self.spec.actor_only)
         if self.says_who_is_present:
             shown[PRESENT] = _presence(timestep)
         if self._has_identity:
             shown[IDENTITY] = self._identities(timestep)
-        if self.critic_input == "everybody":
-            shown[EVERYBODY] = _of_everybody(own, self.spec.observation_space, timestep)
+        if self._has_everybody:
+            shown[EVERYBODY] = _of_everybody(self._own(observation), self.spec.observation_space, timestep)
         return timestep._replace(observation=shown if self._is_dictionary else shown[OBSERVATION])
 
     def check(self) -> None:
@@ -87,7 +93,17 @@ class View(NamedTuple):
 
     def _shows(self, name: str) -> bool:
         """Report whether an entry of the environment's observations is shown to anybody."""
-        return name != GLOBAL_STATE or "state" in self.critic_input
+        if name == GLOBAL_STATE:
+            return "state" in self.critic_input
+        return self.agent_input == "own" or name in self.spec.critic_only + self.spec.actor_only
+
+    def _own(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of an agent that may be shown to everybody."""
+        return without_entries(dict(entries), (*self.spec.critic_only, *self.spec.actor_only, GLOBAL_STATE))
+
+    @property
+    def _has_everybody(self) -> bool:
+        return "everybody" in (self.agent_input, self.critic_input)
 
     @property
     def _has_identity(self) -> bool:
@@ -95,7 +111,7 @@ class View(NamedTuple):
 
     @property
     def _is_dictionary(self) -> bool:
-        is_extended = self._has_identity or self.says_who_is_present or self.critic_input == "everybody"
+        is_extended = self._has_identity or self.says_who_is_present or self._has_everybody
         return is_extended or isinstance(self.spec.observation_space, Dict)
 
     def _identities(self, timestep: TimeStep) -> Array:

@@ -25,10 +25,12 @@ class AgentsConfig:
 
     parameters: Literal["shared", "agent", "role"] = parameter("shared", needs=_SEVERAL)
     """Shares the parameters between all agents, or gives each agent or each role its own."""
+    agent_input: Literal["own", "everybody"] = parameter("own", needs=_SEVERAL)
+    """Shows each agent its own observation, or those of all agents as one vector, each with a flag of presence."""
     agent_id: bool = parameter(False, needs=_SEVERAL)
     """Shows each agent its own number, one-hot."""
     critic_input: Literal["own", "state", "everybody", "state_and_own"] = parameter("own", needs=_SEVERAL)
-    """Shows the critic the agent's own observation, the state of the world, the observations of all agents, or the
+    """Shows the critic what the agent is shown (own), the state of the world, the observations of all agents, or the
     state with the agent's own observation and number."""
     opponent: Literal["latest", "past"] = parameter("latest", needs=_SEVERAL)
     """Trains against the others' latest policies (latest), or in a share of the worlds against earlier ones (past,
@@ -55,7 +57,7 @@ class AgentsConfig:
 
     def view(self, spec: EnvSpec, is_joint: bool = False) -> View:
         """Return the choice of the inputs of agents and critics, one by one or all agents at once."""
-        return View(spec, self.agent_id, self.critic_input, is_joint)
+        return View(spec, self.agent_id, self.critic_input, is_joint, self.agent_input)
 
     def sets(self, spec: EnvSpec) -> Sets:
         """Return the agents that share parameters."""
@@ -87,9 +89,11 @@ class AgentsConfig:
           ShoalError: the roles do not cover all agents, there are none, the critic's input lacks an entry, or there are
             no agents or too few worlds to learn against earlier policies.
         """
-        if is_joint and (self.parameters != "shared" or self.critic_input != "own"):
+        inputs = {"agent_input": self.agent_input, "critic_input": self.critic_input}
+        if is_joint and (self.parameters != "shared" or {*inputs.values()} != {"own"}):
+            name = next((name for name, x in inputs.items() if x != "own"), "critic_input")
             raise ShoalError(
-                f"parameters={self.parameters!r} and critic_input={self.critic_input!r} must be 'shared' and 'own' "
+                f"parameters={self.parameters!r} and {name}={inputs[name]!r} must be 'shared' and 'own' "
                 "with a network that is shown all agents at once."
             )
         if spec.roles and len(spec.roles) != spec.num_agents:

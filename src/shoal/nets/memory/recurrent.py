@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.nets import torsos
-from shoal.nets.actor_critic_config import ActorCriticConfig
+from shoal.nets.actor_critic_config import ActorCriticConfig, built
 from shoal.nets.gradients import scale_gradient
 from shoal.nets.headed import Headed
-from shoal.nets.heads import head_for
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import cores
 from shoal.nets.memory.cores import Carry, RecurrentCore
@@ -181,14 +180,9 @@ class RecurrentActor(Headed):
         torso_key, head_key = jax.random.split(key)
         self.critic_only = spec.critic_only
         self.torso = RecurrentTorso(spec.of_actor, config, key=torso_key)
-        head = head_for(
-            spec.action_space,
-            config.distribution,
-            state_dependent_std=config.state_dependent_std,
-            initial_std=config.initial_std,
-        )
-        width, sizes = self.torso.out_features, config.head_sizes
-        super().__init__(head, width, sizes, scale=config.policy_scale, key=head_key, **config.head_style)
+        width, sizes, style = self.torso.out_features, config.head_sizes, config.style_after_torso
+        head = config.head_of_policy(spec.action_space, (width, *sizes)[-1], key)
+        super().__init__(head, width, sizes, scale=config.policy_scale, key=head_key, **style)
 
     @property
     def stores_memories(self) -> bool:
@@ -215,13 +209,15 @@ class RecurrentActor(Headed):
 class RecurrentCritic(Headed):
     """Layers on features with memory, and the torso of these unless it is the actor's (`shared_torso`)."""
 
-    def __init__(self, spec: EnvSpec, config: ActorCriticConfig, num_features: int, *, key: Array):
+    def __init__(self, spec: EnvSpec, config: ActorCriticConfig, num_features: int = 0, *, key: Array):
         torso_key, head_key = jax.random.split(key)
-        own = [] if config.shared_torso else [RecurrentTorso(spec.of_critic, config.as_critic, key=torso_key)]
+        config = config if config.shared_torso else config.as_critic
+        own = [] if config.shared_torso else [RecurrentTorso(spec.of_critic, config, key=torso_key)]
         self.torso = nnx.List(own)
         self.gradient_scale = config.critic_gradient_scale  # of a torso that is the actor's
-        head, width, sizes = config.head_of_value(), num_features, config.head_sizes
-        super().__init__(head, width, sizes, scale=config.value_scale, key=head_key, **config.head_style)
+        head, sizes = config.head_of_value(spec.action_space, key), config.head_sizes
+        width, style = own[0].out_features if own else num_features, config.style_after_torso
+        super().__init__(head, width, sizes, scale=config.value_scale, key=head_key, **style)
 
     def initial(self, batch_shape: tuple[int, ...]) -> Carry:
         """Make the memory of sequences before their first step."""
@@ -242,8 +238,10 @@ class RecurrentActorCritic(nnx.Module):
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         actor_key, critic_key = jax.random.split(key)
-        self.actor = RecurrentActor(spec, config, key=actor_key)
-        self.critic = RecurrentCritic(spec, config, self.actor.torso.out_features, key=critic_key)
+        actor, critic = config.actor_network, config.critic_network
+        self.actor = built(actor, spec.of_actor, actor_key, RecurrentActor, spec, config)
+        width = self.actor.torso.out_features if config.shared_torso else 0
+        self.critic = built(critic, spec.of_critic, critic_key, RecurrentCritic, spec, config, width)
 
 
 class SharedRecurrentActorCritic(RecurrentActorCritic):
