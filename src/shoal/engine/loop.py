@@ -12,7 +12,14 @@ from shoal.config import struct
 from shoal.engine.contract import checked_update
 from shoal.engine.metrics import checked_means, checked_numbers
 from shoal.engine.nonfinite import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
-from shoal.engine.rollout import RolloutState, episode_metrics, no_ended_episodes, random_rollout, rollout
+from shoal.engine.rollout import (
+    RolloutState,
+    episode_metrics,
+    no_ended_episodes,
+    random_rollout,
+    rollout,
+    spread_metrics,
+)
 from shoal.engine.run import (
     Best,
     ProgramSettings,
@@ -25,7 +32,18 @@ from shoal.engine.run import (
     start,
     stream_key,
 )
-from shoal.types import AlgorithmConfig, Array, Environment, Keys, Learner, Metrics, State, TimeStep, spec_of
+from shoal.types import (
+    AlgorithmConfig,
+    Array,
+    Environment,
+    Keys,
+    Learner,
+    Metrics,
+    State,
+    TimeStep,
+    joined,
+    spec_of,
+)
 
 # Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
 MAX_SELECTED = 2**20
@@ -100,7 +118,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
         if run.settings.keeps_last:
             newest = Best(policy_of(new), new.best.score, new.updates)
             new = dataclasses.replace(new, best=struct.where(new.fault == NOWHERE, newest, new.best))
-        new = dataclasses.replace(new, metrics=jax.tree.map(jnp.add, run.metrics, metrics))
+        new = dataclasses.replace(new, metrics=joined(run.metrics, metrics))
         return _where(_is_selected(is_running(run)), new, run)
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
@@ -179,7 +197,10 @@ def update_once(
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
     learner, metrics, checks = checked_update(algorithm, result, run.learner)
-    own_metrics = episode_metrics(rollout_state.ended, settings.axis)
+    own_metrics = {
+        **episode_metrics(rollout_state.ended, settings.axis),
+        **spread_metrics(rollout_state.played, trajectory.timesteps.last[1:], settings.axis),
+    }
     metrics = {**checked_means(algorithm.update, metrics, own_metrics), **own_metrics}
     found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics))
     updates = run.updates + 1

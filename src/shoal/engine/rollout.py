@@ -11,12 +11,17 @@ from shoal.engine.nonfinite import keep_first_faults
 from shoal.engine.run import Episodes
 from shoal.envs.base import counted_reward
 from shoal.envs.batch import Batch
+from shoal.ops import statistics
 from shoal.types import (
     Algorithm,
     Array,
+    Deviation,
     Environment,
+    Greatest,
+    Least,
     Mean,
     Memory,
+    Metric,
     Metrics,
     Policy,
     PyTree,
@@ -38,6 +43,7 @@ class RolloutState(NamedTuple):
     episodes: Episodes
     ended: "EndedEpisodes"
     faults: PyTree = ()  # the states at fault, if requested and explained by the environment
+    played: PyTree = ()  # after a rollout, `Episodes` of the team after each step, [T, N]
 
 
 class EndedEpisodes(NamedTuple):
@@ -84,7 +90,7 @@ def rollout(
 
     def step(
         rollout_state: RolloutState, randomness: tuple
-    ) -> tuple[RolloutState, tuple[TimeStep, PyTree, PyTree]]:
+    ) -> tuple[RolloutState, tuple[TimeStep, PyTree, PyTree, Episodes]]:
         draws, env_key = randomness
         memory, action, extras = finish(draws, policy, rollout_state.memory, rollout_state.timestep)
         state, timestep = batch.step(rollout_state.state, action, env_key)
@@ -92,16 +98,22 @@ def rollout(
             batch.env, rollout_state.episodes, rollout_state.ended, timestep, rollout_state.timestep
         )
         faults = keep_first_faults(rollout_state.faults, state.env, timestep)
-        return RolloutState(state, timestep, memory, episodes, ended, faults), (timestep, action, extras)
+        played = episodes._replace(returned=team.of_team(batch.env, episodes.returned))
+        return RolloutState(state, timestep, memory, episodes, ended, faults), (
+            timestep,
+            action,
+            extras,
+            played,
+        )
 
-    rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key))
+    rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key), played=())
     memory = rollout_state.memory
     draws = jax.vmap(draw)(jax.random.split(act_key, num_steps))
     randomness = (draws, jax.random.split(env_key, num_steps))
     first = rollout_state.timestep
-    rollout_state, (timesteps, actions, extras) = jax.lax.scan(step, rollout_state, randomness)
+    rollout_state, (timesteps, actions, extras, played) = jax.lax.scan(step, rollout_state, randomness)
     timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, timesteps)
-    return rollout_state, Trajectory(timesteps, actions, extras, memory)
+    return rollout_state._replace(played=played), Trajectory(timesteps, actions, extras, memory)
 
 
 def random_rollout(
@@ -159,3 +171,28 @@ def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics
         "episode_terminated": Mean(ended.terminated, ended.episodes),
         "episodes": Mean(ended.episodes, jnp.ones(())),
     }
+
+
+def spread_metrics(played: Episodes, last: Array, axis: tuple[str, ...] = ()) -> Metrics:
+    """Return deviation, minimum and maximum of return and length of the episodes that ended, over all groups together.
+
+    They are taken once for the whole rollout, since a reduction in each of its steps would cost more.
+
+    Args:
+      played: of the team after each step, [T, N].
+      last: whether it ended there, [T, N].
+    """
+    metrics: dict[str, Metric] = {}
+    count = jnp.sum(last, dtype=jnp.float32)
+    count = jax.lax.psum(count, axis) if axis else count
+    for name, x in (("episode_return", played.returned), ("episode_length", played.length)):
+        mean, variance = statistics.weighted_moments(x, last.astype(jnp.float32), axis)
+        least, greatest = jnp.min(jnp.where(last, x, jnp.inf)), jnp.max(jnp.where(last, x, -jnp.inf))
+        if axis:
+            least, greatest = jax.lax.pmin(least, axis), jax.lax.pmax(greatest, axis)
+        metrics |= {
+            f"{name}_std": Deviation(count, mean, variance * count),
+            f"{name}_min": Least(jnp.where(count > 0, least, 0.0), count),
+            f"{name}_max": Greatest(jnp.where(count > 0, greatest, 0.0), count),
+        }
+    return metrics
