@@ -44,6 +44,7 @@ from shoal.types import (
     joined,
     spec_of,
 )
+from shoal.xla.loops import any_member
 
 # Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
 MAX_SELECTED = 2**20
@@ -123,7 +124,7 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
     run = dataclasses.replace(run, metrics=metrics)
-    run = jax.lax.while_loop(lambda run: _any_running(is_running(run)), body, run)
+    run = jax.lax.while_loop(lambda run: any_member(is_running(run)), body, run)
     return run, run.metrics
 
 
@@ -138,17 +139,6 @@ def _where(is_selected: Array, new: Run, old: Run) -> Run:
     new, old = (dataclasses.replace(x, learner=x.learner._replace(local=())) for x in (new, old))
     selected = struct.where(is_selected, new, old)
     return dataclasses.replace(selected, learner=selected.learner._replace(local=local))
-
-
-@custom_vmap
-def _any_running(is_running: Array) -> Array:
-    """Report whether a run makes a further update; under `vmap`, whether any member does."""
-    return is_running
-
-
-@_any_running.def_vmap
-def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
-    return _any_running(jnp.any(is_running)), False
 
 
 @custom_vmap

@@ -22,6 +22,15 @@ def moment_metrics(name: str, x: Array, weight: Array, axis: tuple[str, ...]) ->
     return {f"{name}_mean": scalar_mean(mean), f"{name}_std": scalar_mean(jnp.sqrt(variance))}
 
 
+LEARNED = ("loss_target_mean", "loss_target_std", "loss_advantage_mean", "loss_advantage_std")
+
+
+def learned_moments(axis: tuple[str, ...], target: Array, advantage: Array, weight: Array) -> list[Array]:
+    """Return the `LEARNED` of one minibatch: moments of targets and advantages as the loss has them."""
+    moments = [statistics.weighted_moments(x, weight, axis_name=axis) for x in (target, advantage)]
+    return [x for mean, variance in moments for x in (mean, jnp.sqrt(variance))]
+
+
 def clipping_metrics(
     x: Array,
     mass: Array,
