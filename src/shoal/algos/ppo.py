@@ -24,6 +24,7 @@ from shoal.algos.learning import (
     minibatches,
     optimisers,
     recomputation,
+    rollout_loss,
     surrogates,
     value_normalisation,
 )
@@ -234,13 +235,11 @@ def update(
     # The orders of the longer of both: in the epochs beyond its own a part computes a gradient and does not step.
     epochs = max(config.update_epochs, config.critic_update_epochs or 0)
     orders = minibatches.shuffled_rows(rows, epochs, config.num_minibatches, keys.local)
+    estimate = functools.partial(recomputation.estimate, config, axis, rollout, shared.value)
     if config.recompute == "epoch":
-
-        def estimate(state: GradientState) -> tuple[Array, Array]:
-            network = merge_noisy(state.parts)
-            return recomputation.estimate(config, axis, rollout, shared.value, network)
-
-        state, history = recomputation.scan_epochs(config, axis, rows, orders, estimate, step, state, scan)
+        state, history = recomputation.scan_epochs(
+            config, axis, rows, orders, lambda state: estimate(merge_noisy(state.parts)), step, state, scan
+        )
     else:
         index = orders.reshape(-1, orders.shape[-1])
         of_epochs = jnp.repeat(jnp.arange(epochs), config.num_minibatches)
@@ -258,6 +257,9 @@ def update(
         "gradient_steps": metric_means.scalar_mean(len(history)),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
+    if config.rollout_loss:
+        of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
+        metrics |= rollout_loss.loss_metrics(config, axis, of_rows, estimate, merge_noisy(state.parts), rows)
     last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
     shared = adapt_coefficients(config, shared, last_kl)
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
