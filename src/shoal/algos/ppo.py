@@ -19,12 +19,11 @@ from shoal.algos.acting.memories import Memory
 from shoal.algos.learning import (
     advantages,
     critic_losses,
-    kl_stop,
+    loss_variants,
     metric_means,
     minibatches,
     optimisers,
     recomputation,
-    rollout_loss,
     surrogates,
     value_normalisation,
 )
@@ -229,7 +228,7 @@ def update(
         return shared.noisy(merge(parts))
 
     step = functools.partial(gradient_step, config, axis, shared, optimizer, merge_noisy)
-    scan = functools.partial(kl_stop.scan_steps, config, loss) if config.kl_stop else jax.lax.scan
+    scan = functools.partial(loss_variants.scan_until_stop, config, loss) if config.kl_stop else jax.lax.scan
     state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
 
     # The orders of the longer of both: in the epochs beyond its own a part computes a gradient and does not step.
@@ -259,7 +258,9 @@ def update(
     }
     if config.rollout_loss:
         of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
-        metrics |= rollout_loss.loss_metrics(config, axis, of_rows, estimate, merge_noisy(state.parts), rows)
+        metrics |= loss_variants.rollout_metrics(
+            config, axis, of_rows, estimate, merge_noisy(state.parts), rows
+        )
     last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
     shared = adapt_coefficients(config, shared, last_kl)
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)

@@ -12,14 +12,7 @@ from shoal.config import struct
 from shoal.engine.contract import checked_update
 from shoal.engine.metrics import checked_means, checked_numbers
 from shoal.engine.nonfinite import NOWHERE, FirstFaults, find_faults, has_fault, locate, no_faults
-from shoal.engine.rollout import (
-    RolloutState,
-    episode_metrics,
-    no_ended_episodes,
-    random_rollout,
-    rollout,
-    spread_metrics,
-)
+from shoal.engine.rollout import RolloutState, episode_metrics, no_ended_episodes, random_rollout, rollout
 from shoal.engine.run import (
     Best,
     ProgramSettings,
@@ -32,18 +25,8 @@ from shoal.engine.run import (
     start,
     stream_key,
 )
-from shoal.types import (
-    AlgorithmConfig,
-    Array,
-    Environment,
-    Keys,
-    Learner,
-    Metrics,
-    State,
-    TimeStep,
-    joined,
-    spec_of,
-)
+from shoal.types import AlgorithmConfig, Array, Environment, Keys, Learner, Metrics, State, TimeStep, spec_of
+from shoal.types.metrics import joined
 from shoal.xla.loops import any_member
 
 # Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
@@ -187,10 +170,7 @@ def update_once(
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
     learner, metrics, checks = checked_update(algorithm, result, run.learner)
-    own_metrics = {
-        **episode_metrics(rollout_state.ended, settings.axis),
-        **spread_metrics(rollout_state.played, trajectory.timesteps.last[1:], settings.axis),
-    }
+    own_metrics = episode_metrics(rollout_state, trajectory.timesteps.last[1:], settings.axis)
     metrics = {**checked_means(algorithm.update, metrics, own_metrics), **own_metrics}
     found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics))
     updates = run.updates + 1

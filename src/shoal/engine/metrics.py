@@ -5,8 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from shoal.types import Metric, Metrics
 from shoal.types.contract import described, refuse
+from shoal.types.metrics import Metric, Metrics
 
 # The entries of a row of metrics.jsonl, or of an evaluation, other than its metrics.
 RESERVED = frozenset(

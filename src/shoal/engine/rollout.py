@@ -11,18 +11,11 @@ from shoal.engine.nonfinite import keep_first_faults
 from shoal.engine.run import Episodes
 from shoal.envs.base import counted_reward
 from shoal.envs.batch import Batch
-from shoal.ops import statistics
 from shoal.types import (
     Algorithm,
     Array,
-    Deviation,
     Environment,
-    Greatest,
-    Least,
-    Mean,
     Memory,
-    Metric,
-    Metrics,
     Policy,
     PyTree,
     TimeStep,
@@ -31,6 +24,7 @@ from shoal.types import (
     spec_of,
 )
 from shoal.types.agent_axis import for_each
+from shoal.types.metrics import Deviation, Greatest, Least, Mean, Metric
 from shoal.xla.hoisting import split_by_key
 
 
@@ -158,8 +152,16 @@ def count_episodes(
     return Episodes(returned, length), ended
 
 
-def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics:
-    """Convert the sums of ended episodes to metrics, over all groups together."""
+def episode_metrics(
+    rollout_state: RolloutState, last: Array, axis: tuple[str, ...] = ()
+) -> dict[str, Metric]:
+    """Return the metrics of the episodes that ended in a rollout, over all groups together.
+
+    Args:
+      rollout_state: after it.
+      last: whether an episode ended with each step, [T, N].
+    """
+    ended, played = rollout_state.ended, rollout_state.played
     if axis:
         ended = jax.lax.psum(ended, axis)
     of_agents = {
@@ -170,29 +172,30 @@ def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics
         "episode_length": Mean(ended.length, ended.episodes),
         "episode_terminated": Mean(ended.terminated, ended.episodes),
         "episodes": Mean(ended.episodes, jnp.ones(())),
+        **_spread("episode_return", played.returned, last, ended.returned, ended.episodes, axis),
+        **_spread("episode_length", played.length, last, ended.length, ended.episodes, axis),
     }
 
 
-def spread_metrics(played: Episodes, last: Array, axis: tuple[str, ...] = ()) -> Metrics:
-    """Return deviation, minimum and maximum of return and length of the episodes that ended, over all groups together.
+def _spread(
+    name: str, x: Array, counts: Array, total: Array, number: Array, axis: tuple[str, ...]
+) -> dict[str, Metric]:
+    """Return deviation, minimum and maximum of the numbers that count, [T, N], over all groups together.
 
     They are taken once for the whole rollout, since a reduction in each of its steps would cost more.
-
-    Args:
-      played: of the team after each step, [T, N].
-      last: whether it ended there, [T, N].
     """
-    metrics: dict[str, Metric] = {}
-    count = jnp.sum(last, dtype=jnp.float32)
-    count = jax.lax.psum(count, axis) if axis else count
-    for name, x in (("episode_return", played.returned), ("episode_length", played.length)):
-        mean, variance = statistics.weighted_moments(x, last.astype(jnp.float32), axis)
-        least, greatest = jnp.min(jnp.where(last, x, jnp.inf)), jnp.max(jnp.where(last, x, -jnp.inf))
-        if axis:
-            least, greatest = jax.lax.pmin(least, axis), jax.lax.pmax(greatest, axis)
-        metrics |= {
-            f"{name}_std": Deviation(count, mean, variance * count),
-            f"{name}_min": Least(jnp.where(count > 0, least, 0.0), count),
-            f"{name}_max": Greatest(jnp.where(count > 0, greatest, 0.0), count),
-        }
-    return metrics
+    mean = total / jnp.maximum(number, 1.0)
+    squares = jnp.sum(jnp.where(counts, jnp.square(x - mean), 0.0))
+    least, greatest = jnp.min(jnp.where(counts, x, jnp.inf)), jnp.max(jnp.where(counts, x, -jnp.inf))
+    if axis:
+        squares, least, greatest = (
+            jax.lax.psum(squares, axis),
+            jax.lax.pmin(least, axis),
+            jax.lax.pmax(greatest, axis),
+        )
+    least, greatest = (jnp.where(number > 0, bound, 0.0) for bound in (least, greatest))
+    return {
+        f"{name}_std": Deviation(number, mean, squares),
+        f"{name}_min": Least(least, number),
+        f"{name}_max": Greatest(greatest, number),
+    }

@@ -69,29 +69,6 @@ def mean_gradient(
     return gradient, jax.tree.unflatten(structure, means)
 
 
-def mean_of_rows(
-    function: Callable[[PyTree, PyTree], PyTree],
-    network: PyTree,
-    rows: PyTree,
-    *,
-    weight: jax.Array,
-    num_chunks: int,
-    axis: tuple[str, ...],
-) -> PyTree:
-    """Compute the means of a tree of numbers of each row over the rows of all devices, as `mean_gradient` does.
-
-    Args:
-      function: `function(network, rows)`, returns a tree of numbers of each row; 0 for rows of weight 0.
-    """
-
-    def summed(network: PyTree, rows: PyTree) -> PyTree:
-        return jax.tree.map(jnp.sum, function(network, rows))
-
-    sums = summed(network, rows) if num_chunks == 1 else _sum_over_chunks(summed, network, rows, num_chunks)
-    sums = jax.lax.psum(sums, axis) if axis else sums
-    return jax.tree.map(lambda x: x / jnp.maximum(weight, 1.0), sums)
-
-
 def _sum_over_chunks(
     function: Callable[[PyTree, PyTree], PyTree], network: PyTree, rows: PyTree, num_chunks: int
 ) -> PyTree:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,7 @@ from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
-PyTree = Any
-S = TypeVar("S")
+S, X, Y = TypeVar("S"), TypeVar("X"), TypeVar("Y")
 
 
 def sum_by_loop(function: Callable[..., Array], *arrays: Array) -> Array:
@@ -62,46 +61,43 @@ def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
 
 
 def scan_while(
-    is_running: Callable[[S, PyTree], Array],
-    step: Callable[[S, PyTree], tuple[S, PyTree]],
-    rest: Callable[[S, PyTree], tuple[S, PyTree]],
+    is_running: Callable[[S, X], Array],
+    step: Callable[[S, X], tuple[S, Y]],
+    rest: Callable[[S, X], tuple[S, Y]],
     state: S,
-    xs: PyTree,
-) -> tuple[S, PyTree]:
+    xs: X,
+) -> tuple[S, Y]:
     """Scan `step` while it is needed, and from there on `rest`, which costs less.
 
         jax.lax.scan(step, state, xs)
 
-    Under `vmap` all members make `step` as long as any of them needs it. The counter is not mapped, so that no entry
-    of `xs` is gathered and each loop has one condition for all members.
+    Under `vmap` all members make `step` as long as any of them needs it. The counter is one for all, so that each loop
+    has one condition, and selects nothing.
 
-    Gain: an update that stops early computes gradients of the critic alone from there on; `docs/performance.md`.
+    Gain: `docs/performance.md` has that of a KL stop.
 
     Args:
-      is_running: of a state and the next entry, whether `step` is needed; once False, it stays so for this run.
+      is_running: of a state and the next entry, whether `step` is needed; once False, it stays so.
       rest: gives what `step` does for a run that does not need it.
     """
     if uses_plain_form("scan_while"):
         return jax.lax.scan(step, state, xs)
     length = len(jax.tree.leaves(xs)[0])
 
-    def entry(index: Array) -> PyTree:
+    def entry(index: Array) -> X:
         return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), xs)
 
-    def advance(step: Callable[[S, PyTree], tuple[S, PyTree]], carry: tuple) -> tuple:
-        index, state, outputs = carry
-        state, output = step(state, entry(index))
-        outputs = jax.tree.map(
-            lambda y, x: jax.lax.dynamic_update_index_in_dim(y, x, index, 0), outputs, output
-        )
-        return index + 1, state, outputs
+    def advance(step: Callable[[S, X], tuple[S, Y]], index: Array, carry: tuple[S, Y]) -> tuple[S, Y]:
+        state, output = step(carry[0], entry(index))
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+        return state, jax.tree.map(put, carry[1], output)
 
-    def is_needed(carry: tuple) -> Array:
-        index, state, _ = carry
+    def is_needed(carry: tuple[Array, tuple[S, Y]]) -> Array:
+        index, (state, _) = carry
         return (index < length) & any_member(is_running(state, entry(index)))
 
     shapes = jax.eval_shape(step, state, entry(jnp.int32(0)))[1]
     outputs = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)
-    carry = jax.lax.while_loop(is_needed, functools.partial(advance, step), (jnp.int32(0), state, outputs))
-    carry = jax.lax.while_loop(lambda carry: carry[0] < length, functools.partial(advance, rest), carry)
-    return carry[1:]
+    start = jnp.int32(0), (state, outputs)
+    index, carry = jax.lax.while_loop(is_needed, lambda x: (x[0] + 1, advance(step, *x)), start)
+    return jax.lax.fori_loop(index, length, functools.partial(advance, rest), carry)

@@ -28,8 +28,8 @@ from shoal.types import (
     TimeStep,
     Trajectory,
     agent_axis,
-    joined,
 )
+from shoal.types.metrics import joined
 
 
 class AgentMemories(NamedTuple):
