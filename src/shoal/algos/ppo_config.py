@@ -188,11 +188,6 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
         return surrogates.has_penalty(self) and self.adaptive_kl_coef
 
     @property
-    def adapts_to_kl(self) -> bool:
-        """Whether the KL of the last epoch changes the learning rate or a coefficient."""
-        return self.optimization.lr_schedule == "adaptive" or self.adapts_kl_coef
-
-    @property
     def is_joint(self) -> bool:
         """Whether the network is shown all agents of a world at once, so that a row is a step of a world."""
         return networks.sees_all_agents(self.network)

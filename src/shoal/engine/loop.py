@@ -170,7 +170,7 @@ def update_once(
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
     learner, metrics, checks = checked_update(algorithm, result, run.learner)
-    own_metrics = episode_metrics(rollout_state, trajectory.timesteps.last[1:], settings.axis)
+    own_metrics = episode_metrics(rollout_state, trajectory.timesteps, settings.axis)
     metrics = {**checked_means(algorithm.update, metrics, own_metrics), **own_metrics}
     found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics))
     updates = run.updates + 1

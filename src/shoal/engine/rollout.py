@@ -23,7 +23,7 @@ from shoal.types import (
     for_actor,
     spec_of,
 )
-from shoal.types.agent_axis import for_each
+from shoal.types.agent_axis import alive_of, ends_of_lives, for_each
 from shoal.types.metrics import Deviation, Greatest, Least, Mean, Metric
 from shoal.xla.hoisting import split_by_key
 
@@ -134,9 +134,12 @@ def count_episodes(
     The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
-    returned = jnp.where(
-        first, 0.0, episodes.returned + counted_reward(environment, timestep.reward, before.alive)
-    )
+    reward = counted_reward(environment, timestep.reward, before.alive)
+    returned = jnp.where(first, 0.0, episodes.returned + reward)
+    life = episodes.life
+    if not isinstance(life, tuple):  # of one that ended with the step before, until here
+        begins = before.restarted | ~alive_of(before)
+        life = jnp.where(first, 0.0, jnp.where(begins, 0.0, life) + reward)
     length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
 
     def total(x: Array) -> Array:
@@ -149,53 +152,52 @@ def count_episodes(
         terminated=ended.terminated + total(timestep.terminated.astype(jnp.float32)),
         agents=ended.agents + jnp.sum(jnp.where(last, returned, 0.0), axis=0) if timestep.has_agents else (),
     )
-    return Episodes(returned, length), ended
+    return Episodes(returned, length, life), ended
 
 
 def episode_metrics(
-    rollout_state: RolloutState, last: Array, axis: tuple[str, ...] = ()
+    rollout_state: RolloutState, timesteps: TimeStep, axis: tuple[str, ...] = ()
 ) -> dict[str, Metric]:
     """Return the metrics of the episodes that ended in a rollout, over all groups together.
 
     Args:
       rollout_state: after it.
-      last: whether an episode ended with each step, [T, N].
+      timesteps: of it, [T+1, N].
     """
-    ended, played = rollout_state.ended, rollout_state.played
+    ended, played, last = rollout_state.ended, rollout_state.played, timesteps.last[1:]
     if axis:
         ended = jax.lax.psum(ended, axis)
-    of_agents = {
-        f"episode_return_agent_{i}": Mean(x, ended.episodes) for i, x in enumerate(tuple(ended.agents))
-    }
-    return of_agents | {
+    metrics = _spread("episode_return", played.returned, last, axis)
+    metrics |= _spread("episode_length", played.length, last, axis)
+    if not isinstance(played.life, tuple):
+        metrics |= _spread("life_return", played.life, ends_of_lives(timesteps), axis)
+        metrics["lives"] = Mean(metrics["life_return"].weight, jnp.ones(()))
+    for i, x in enumerate(tuple(ended.agents)):
+        metrics[f"episode_return_agent_{i}"] = Mean(x, ended.episodes)
+    return metrics | {
         "episode_return": Mean(ended.returned, ended.episodes),
         "episode_length": Mean(ended.length, ended.episodes),
         "episode_terminated": Mean(ended.terminated, ended.episodes),
         "episodes": Mean(ended.episodes, jnp.ones(())),
-        **_spread("episode_return", played.returned, last, ended.returned, ended.episodes, axis),
-        **_spread("episode_length", played.length, last, ended.length, ended.episodes, axis),
     }
 
 
-def _spread(
-    name: str, x: Array, counts: Array, total: Array, number: Array, axis: tuple[str, ...]
-) -> dict[str, Metric]:
-    """Return deviation, minimum and maximum of the numbers that count, [T, N], over all groups together.
+def _spread(name: str, x: Array, counts: Array, axis: tuple[str, ...]) -> dict[str, Metric]:
+    """Return mean, deviation, minimum and maximum of the numbers that count, over all groups together.
 
-    They are taken once for the whole rollout, since a reduction in each of its steps would cost more.
+    They are taken once for the whole rollout, since reductions in each of its steps would cost more.
     """
+    sums = jnp.sum(jnp.where(counts, x, 0.0)), jnp.sum(counts, dtype=jnp.float32)
+    total, number = jax.lax.psum(sums, axis) if axis else sums
     mean = total / jnp.maximum(number, 1.0)
     squares = jnp.sum(jnp.where(counts, jnp.square(x - mean), 0.0))
     least, greatest = jnp.min(jnp.where(counts, x, jnp.inf)), jnp.max(jnp.where(counts, x, -jnp.inf))
     if axis:
-        squares, least, greatest = (
-            jax.lax.psum(squares, axis),
-            jax.lax.pmin(least, axis),
-            jax.lax.pmax(greatest, axis),
-        )
-    least, greatest = (jnp.where(number > 0, bound, 0.0) for bound in (least, greatest))
+        squares = jax.lax.psum(squares, axis)
+        least, greatest = jax.lax.pmin(least, axis), jax.lax.pmax(greatest, axis)
     return {
+        name: Mean(total, number),
         f"{name}_std": Deviation(number, mean, squares),
-        f"{name}_min": Least(least, number),
-        f"{name}_max": Greatest(greatest, number),
+        f"{name}_min": Least(jnp.where(number > 0, least, 0.0), number),
+        f"{name}_max": Greatest(jnp.where(number > 0, greatest, 0.0), number),
     }

@@ -70,7 +70,7 @@ class Sets(NamedTuple):
 
     def timesteps(self, timestep: TimeStep) -> list[TimeStep]:
         """Return the time-step of each set's agents; all observations must have an axis of agents."""
-        fields = ("observation", "reward", "discount", "action_mask", "alive")
+        fields = ("observation", "reward", "discount", "action_mask", "alive", "restarted")
         of_agents = {name: getattr(timestep, name) for name in fields}
         return [timestep._replace(**part) for part in self.split(of_agents, timestep.last.ndim)]
 

@@ -32,12 +32,11 @@ def scan_until_stop(
       loss: PPO's.
       step: of a state and a minibatch; a loss to use in the place of PPO's is its argument `of_critic`.
     """
-
-    def is_running(state: GradientState, minibatch: Minibatch) -> Array:
-        return (minibatch.epoch < config.update_epochs) & ~state.stopped
-
     of_critic = functools.partial(step, of_critic=functools.partial(critic_loss, loss))
-    return loops.scan_while(is_running, step, of_critic, state, batches)
+    return loops.scan_while(
+        lambda state, minibatch: (minibatch.epoch < config.update_epochs) & ~state.stopped,
+        *(step, of_critic, state, batches),
+    )
 
 
 def critic_loss(
@@ -51,7 +50,8 @@ def critic_loss(
     network, rows = batch
     total, parts = loss(config, axis, shared, update_actor, optimisers.with_fixed_actor(network), rows)
     zeros = jnp.zeros_like(parts.value_loss)
-    kl = parts.approx_kl if config.adapts_to_kl else zeros
+    reads_kl = config.adapts_kl_coef or config.optimization.lr_schedule == "adaptive"
+    kl = parts.approx_kl if reads_kl else zeros
     return total, parts._replace(policy_loss=zeros, entropy=zeros, approx_kl=kl, clip_fraction=zeros)
 
 
@@ -75,13 +75,15 @@ def rollout_metrics(
     index = jnp.arange(len(rows.weight), dtype=jnp.uint32)[None]
     minibatch = minibatches.with_statistics(config, axis, rows, index, jnp.int32(0))
     advantage, weight = jax.tree.map(lambda x: x[0], (minibatch.advantage, minibatch.weight))
+    batch, chunks = rows._replace(advantage=advantage), num_chunks(rows.weight.shape, config.gradient_chunk)
 
-    def of_rows(network: PyTree, rows: Rows) -> tuple[Array, dict[str, Array]]:
-        total, parts = loss(jax.lax.stop_gradient(network), rows)  # so that no gradient is computed
-        return total, {"total_loss": total, **parts._asdict()}
+    def fixed_loss(network: PyTree, rows: Rows) -> tuple[Array, LossParts]:
+        return loss(jax.lax.stop_gradient(network), rows)  # so that no gradient is computed
 
-    chunks, batch = num_chunks(rows.weight.shape, config.gradient_chunk), rows._replace(advantage=advantage)
-    _, means = mean_gradient(
-        of_rows, lambda x: x, network, batch, weight=weight, num_chunks=chunks, axis=axis
-    )
-    return {f"rollout_{name}": metric_means.scalar_mean(x) for name, x in means.items() if name != "learned"}
+    sizes = {"weight": weight, "num_chunks": chunks, "axis": axis}
+    _, means = mean_gradient(fixed_loss, lambda network: network, network, batch, **sizes)
+    total = means.policy_loss - config.ent_coef * means.entropy + config.vf_coef * means.value_loss
+    numbers = {**means._asdict(), "total_loss": total}
+    return {
+        f"rollout_{name}": metric_means.scalar_mean(x) for name, x in numbers.items() if name != "learned"
+    }

@@ -172,7 +172,7 @@ class Minibatch(NamedTuple):
     advantage: PyTree  # of the rows, normalised as configured, [size, ...]; () if the loss computes it
     weight: Array  # the number of transitions among the rows of all devices
     epoch: Array
-    learned: PyTree = ()  # `metric_means.learned_moments`; () if the loss computes advantages
+    learned: list[Array]  # `metric_means.learned_moments`; [] if the loss computes advantages
 
 
 def shuffled_rows(rows: Rows, epochs: int, num_minibatches: int, key: Array) -> Array:
@@ -194,10 +194,8 @@ def with_statistics(
     if config.norm_adv == "minibatch":
         standardise = jax.vmap(functools.partial(statistics.standardise, axis_name=axis))
         advantage = jax.tree.map(lambda x: standardise(x, rows.weight[index]), advantage)  # () in the loss
-    learned: PyTree = ()
-    if not isinstance(advantage, tuple):
-        moments = jax.vmap(functools.partial(metric_means.learned_moments, axis))
-        learned = moments(rows.target[index], advantage, rows.weight[index])
+    columns = jax.tree.map(lambda x: x[index], rows.target), advantage
+    learned = jax.vmap(functools.partial(metric_means.learned_moments, axis))(columns, rows.weight[index])
     weight = total_weights(axis, rows, index)
     return Minibatch(index, advantage, weight, jnp.broadcast_to(epochs, len(index)), learned)
 
