@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from shoal.algos.learning import metric_means, minibatches, optimisers
+from shoal.algos.learning import metric_means, minibatches
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.types import Array, Metrics, PyTree
 from shoal.xla import loops
 from shoal.xla.chunked_gradients import mean_gradient, num_chunks
 
 if TYPE_CHECKING:
-    from shoal.algos.ppo import GradientState, LossParts, Shared
+    from shoal.algos.ppo import GradientState, LossParts
     from shoal.algos.ppo_config import PPOConfig
 
 Loss = Callable[..., "tuple[Array, LossParts]"]
@@ -39,20 +39,17 @@ def scan_until_stop(
     )
 
 
-def critic_loss(
-    loss: Loss, config: PPOConfig, axis: tuple[str, ...], shared: Shared, update_actor: Array, *batch: PyTree
-) -> tuple[Array, LossParts]:
-    """Compute the loss where the actor is not updated: without its gradient, and its parts that nobody reads are 0.
+def critic_loss(loss: Loss, config: PPOConfig, *arguments: PyTree) -> tuple[Array, LossParts]:
+    """Compute the loss where the actor is not updated, without its parts: those that nobody reads are 0.
 
-    Args:
-      batch: the network and the rows.
+    A torso that actor and critic share has a gradient of the value as before, which counts in the gradient's norm.
     """
-    network, rows = batch
-    total, parts = loss(config, axis, shared, update_actor, optimisers.with_fixed_actor(network), rows)
+    _, parts = loss(config, *arguments)
     zeros = jnp.zeros_like(parts.value_loss)
     reads_kl = config.adapts_kl_coef or config.optimization.lr_schedule == "adaptive"
     kl = parts.approx_kl if reads_kl else zeros
-    return total, parts._replace(policy_loss=zeros, entropy=zeros, approx_kl=kl, clip_fraction=zeros)
+    of_critic = parts._replace(policy_loss=zeros, entropy=zeros, approx_kl=kl, clip_fraction=zeros)
+    return config.vf_coef * parts.value_loss, of_critic
 
 
 def rollout_metrics(

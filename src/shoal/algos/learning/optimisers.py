@@ -326,13 +326,6 @@ def split_parameters(
     return parts, merge
 
 
-def with_fixed_actor(network: PyTree) -> PyTree:
-    """Return a network through whose parameters no gradient flows but through the critic's (see `owner_of`)."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: x if owner_of(path) == "critic" else jax.lax.stop_gradient(x), network
-    )
-
-
 def select_active(active: dict[str, Array], new: PyTree, old: PyTree) -> PyTree:
     """Select the new leaves of the active parts, and the old leaves of the other parts.
 
