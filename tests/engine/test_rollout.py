@@ -11,10 +11,17 @@ import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
-from shoal.engine.rollout import EndedEpisodes, RolloutState, episode_metrics, no_ended_episodes, rollout
+from shoal.engine.rollout import (
+    EndedEpisodes,
+    RolloutState,
+    episode_metrics,
+    no_ended_episodes,
+    rollout,
+    spread_metrics,
+)
 from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
-from shoal.types import spec_of
+from shoal.types import joined, spec_of
 
 NUM_ENVS, NUM_STEPS, CHUNKS = 6, 50, 2
 
@@ -58,7 +65,7 @@ def test_a_trajectory_has_one_time_step_more_than_actions(rolled):
 
 def test_episode_statistics_are_those_of_a_replay(rolled):
     """Episodes run across rollouts; the ignored step after an end counts in no return and no length."""
-    returns, lengths, terminated = [], [], []
+    returns, lengths, terminated, spread = [], [], [], None
     running = [(0.0, 0)] * NUM_ENVS
     for rollout_state, trajectory in rolled:
         rewards, discount, first, last = (
@@ -81,6 +88,13 @@ def test_episode_statistics_are_those_of_a_replay(rolled):
         np.testing.assert_array_equal(rollout_state.episodes.length, [x for _, x in running])
         expected = EndedEpisodes(len(returns), sum(returns), sum(lengths), sum(terminated))
         np.testing.assert_allclose(rollout_state.ended[:4], expected[:4])
+        new = spread_metrics(rollout_state.played, last[1:])
+        spread = joined(spread, new) if spread else new
+        for name, x in (("episode_return", returns), ("episode_length", lengths)):
+            for statistic in (np.std, np.min, np.max):
+                metric = spread[f"{name}_{statistic.__name__}"]
+                np.testing.assert_allclose(metric.value, statistic(x), rtol=1e-5)
+                assert metric.weight == len(x)
     assert set(lengths) == {2, 20}
     np.testing.assert_array_equal(np.asarray(lengths) == 2, terminated)
 
@@ -99,6 +113,24 @@ def test_metrics_are_means_over_the_episodes_that_ended():
     )
     assert groups["episode_return"].total.tolist() == [40, 40]
     assert groups["episodes"].value.tolist() == [4, 4]
+
+
+def test_the_spread_of_episodes_is_that_of_all_groups():
+    """Numbers of episodes that go on count nowhere, and where none has ended there is no number."""
+    rng = np.random.default_rng(0)
+    played = Episodes(*(jnp.asarray(1e4 + rng.normal(size=(3, 50, 6)), jnp.float32) for _ in range(2)))
+    last = jnp.asarray(rng.random((3, 50, 6)) < 0.1).at[1].set(False)
+    groups = jax.vmap(lambda *x: spread_metrics(*x, ("env",)), axis_name="env")(played, last)
+    each = [spread_metrics(jax.tree.map(lambda x, k=k: x[k], played), last[k]) for k in range(3)]
+    assert all(np.isnan(x.value) for x in each[1].values())
+    in_turn = joined(joined(each[0], each[1]), each[2])
+    assert in_turn.keys() == groups.keys()
+    for name, x in zip(("episode_return", "episode_length"), played, strict=True):
+        ended = np.asarray(x, np.float64)[np.asarray(last)]
+        for statistic in (np.std, np.min, np.max):
+            expected, name_of = statistic(ended), f"{name}_{statistic.__name__}"
+            np.testing.assert_allclose(groups[name_of].value, [expected] * 3, rtol=1e-4)
+            np.testing.assert_allclose(in_turn[name_of].value, expected, rtol=1e-4)
 
 
 @pytest.mark.full

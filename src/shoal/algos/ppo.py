@@ -19,6 +19,7 @@ from shoal.algos.acting.memories import Memory
 from shoal.algos.learning import (
     advantages,
     critic_losses,
+    loss_variants,
     metric_means,
     minibatches,
     optimisers,
@@ -196,9 +197,11 @@ class LossParts(NamedTuple):
     entropy: Array
     approx_kl: Array
     clip_fraction: Array
+    learned: PyTree = ()  # of the minibatch, where the loss computes advantages
 
 
-METRICS = (*LossParts._fields, "grad_norm", "actor_updates")  # per gradient step, in this order
+# Per gradient step, in this order.
+METRICS = (*LossParts._fields[:-1], "grad_norm", "actor_updates", *metric_means.LEARNED)
 ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # averaged over the actor's steps
 
 
@@ -225,23 +228,22 @@ def update(
         return shared.noisy(merge(parts))
 
     step = functools.partial(gradient_step, config, axis, shared, optimizer, merge_noisy)
+    scan = functools.partial(loss_variants.scan_until_stop, config, loss) if config.kl_stop else jax.lax.scan
     state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
 
     # The orders of the longer of both: in the epochs beyond its own a part computes a gradient and does not step.
     epochs = max(config.update_epochs, config.critic_update_epochs or 0)
     orders = minibatches.shuffled_rows(rows, epochs, config.num_minibatches, keys.local)
+    estimate = functools.partial(recomputation.estimate, config, axis, rollout, shared.value)
     if config.recompute == "epoch":
-
-        def estimate(state: GradientState) -> tuple[Array, Array]:
-            network = merge_noisy(state.parts)
-            return recomputation.estimate(config, axis, rollout, shared.value, network)
-
-        state, history = recomputation.scan_epochs(config, axis, rows, orders, estimate, step, state)
+        state, history = recomputation.scan_epochs(
+            config, axis, rows, orders, lambda state: estimate(merge_noisy(state.parts)), step, state, scan
+        )
     else:
         index = orders.reshape(-1, orders.shape[-1])
         of_epochs = jnp.repeat(jnp.arange(epochs), config.num_minibatches)
         batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
-        state, history = jax.lax.scan(functools.partial(step, rows), state, batches)
+        state, history = scan(functools.partial(step, rows), state, batches)
 
     # The shared key, so that all devices draw the same noise for the network that they have in common.
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
@@ -254,6 +256,11 @@ def update(
         "gradient_steps": metric_means.scalar_mean(len(history)),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
+    if config.rollout_loss:
+        of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
+        metrics |= loss_variants.rollout_metrics(
+            config, axis, of_rows, estimate, merge_noisy(state.parts), rows
+        )
     last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
     shared = adapt_coefficients(config, shared, last_kl)
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
@@ -340,13 +347,14 @@ def gradient_step(
     rows: Rows,
     state: GradientState,
     minibatch: Minibatch,
+    of_critic: Callable[..., tuple[Array, LossParts]] | None = None,
 ) -> tuple[GradientState, Array]:
-    """Make one gradient step on a minibatch of the rows; return also its METRICS."""
+    """Make one gradient step on a minibatch of the rows, by `loss` or that of the critic; return also its METRICS."""
     in_actor_epochs = minibatch.epoch < config.update_epochs
     update_actor = in_actor_epochs & ~state.stopped
     batch = jax.tree.map(lambda x: x[minibatch.rows], rows)._replace(advantage=minibatch.advantage)
     gradient, means = mean_gradient(
-        functools.partial(loss, config, axis, shared, update_actor),
+        functools.partial(of_critic or loss, config, axis, shared, update_actor),
         merge,
         state.parts,
         batch,
@@ -367,7 +375,8 @@ def gradient_step(
         active = {"actor": update_actor, "critic": minibatch.epoch < critic_epochs}
         parts = optimisers.select_active(active, parts, state.parts)
         opt_state = optimisers.select_active(active, opt_state, state.optimizer)
-    metrics = jnp.stack([*means, optax.tree.norm(gradient), update_actor.astype(jnp.float32)])
+    norm, learned = optax.tree.norm(gradient), means.learned or minibatch.learned
+    metrics = jnp.stack([*means[:-1], norm, update_actor.astype(jnp.float32), *learned])
     return GradientState(parts, opt_state, stopped), metrics
 
 
@@ -401,9 +410,9 @@ def loss(
     policy_loss = surrogate(config, log_ratio, batch.advantage, distributions, shared.kl_coef)
     value_loss = critic_losses.value_loss(config, output, batch.value, critic_losses.target_of(config, batch))
     entropy = actions.entropy(distribution)
-    parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32))
+    parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32), batch.learned)
     # Rows of weight 0 are no transitions: their parts may be anything, and 0 times NaN is NaN.
-    parts = LossParts(*(jnp.where(batch.weight > 0, x, 0.0) for x in parts))
+    parts = jax.tree.map(lambda x: jnp.where(batch.weight > 0, x, 0.0), parts)
     actor_loss = jnp.where(update_actor, parts.policy_loss - config.ent_coef * parts.entropy, 0.0)
     return actor_loss + config.vf_coef * parts.value_loss, parts
 

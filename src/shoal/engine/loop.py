@@ -26,6 +26,8 @@ from shoal.engine.run import (
     stream_key,
 )
 from shoal.types import AlgorithmConfig, Array, Environment, Keys, Learner, Metrics, State, TimeStep, spec_of
+from shoal.types.metrics import joined
+from shoal.xla.loops import any_member
 
 # Bytes of an array in `learner.local` that is not selected where a member trains no further; a replay has more.
 MAX_SELECTED = 2**20
@@ -100,12 +102,12 @@ def train(run: Run, num_updates: Array | int, begins_interval: Array | bool = Tr
         if run.settings.keeps_last:
             newest = Best(policy_of(new), new.best.score, new.updates)
             new = dataclasses.replace(new, best=struct.where(new.fault == NOWHERE, newest, new.best))
-        new = dataclasses.replace(new, metrics=jax.tree.map(jnp.add, run.metrics, metrics))
+        new = dataclasses.replace(new, metrics=joined(run.metrics, metrics))
         return _where(_is_selected(is_running(run)), new, run)
 
     metrics = jax.tree.map(lambda x: jnp.where(begins_interval, jnp.zeros_like(x), x), run.metrics)
     run = dataclasses.replace(run, metrics=metrics)
-    run = jax.lax.while_loop(lambda run: _any_running(is_running(run)), body, run)
+    run = jax.lax.while_loop(lambda run: any_member(is_running(run)), body, run)
     return run, run.metrics
 
 
@@ -120,17 +122,6 @@ def _where(is_selected: Array, new: Run, old: Run) -> Run:
     new, old = (dataclasses.replace(x, learner=x.learner._replace(local=())) for x in (new, old))
     selected = struct.where(is_selected, new, old)
     return dataclasses.replace(selected, learner=selected.learner._replace(local=local))
-
-
-@custom_vmap
-def _any_running(is_running: Array) -> Array:
-    """Report whether a run makes a further update; under `vmap`, whether any member does."""
-    return is_running
-
-
-@_any_running.def_vmap
-def _(_: int, is_batched: list[bool], is_running: Array) -> tuple[Array, bool]:
-    return _any_running(jnp.any(is_running)), False
 
 
 @custom_vmap
@@ -179,7 +170,7 @@ def update_once(
     keys = Keys(shared=update_key, local=group_key(update_key, settings))
     result = algorithm.update(run.learner, trajectory, keys, clock)
     learner, metrics, checks = checked_update(algorithm, result, run.learner)
-    own_metrics = episode_metrics(rollout_state.ended, settings.axis)
+    own_metrics = episode_metrics(rollout_state, trajectory.timesteps, settings.axis)
     metrics = {**checked_means(algorithm.update, metrics, own_metrics), **own_metrics}
     found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics))
     updates = run.updates + 1

@@ -5,25 +5,29 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from shoal.types import Mean
 from shoal.types.contract import described, refuse
+from shoal.types.metrics import Metric, Metrics
 
 # The entries of a row of metrics.jsonl, or of an evaluation, other than its metrics.
-RESERVED = frozenset(["kind", "step", "updates", "seed", "train_seconds", "steps_per_second", "score"])
+RESERVED = frozenset(
+    ["kind", "step", "updates", "evaluation", "seed", "train_seconds", "steps_per_second", "score"]
+)
 
 
-def checked_means(function: Callable, metrics: Any, own_names: Collection[str]) -> Mapping[str, Mean]:
-    """Require that each metric that an algorithm's function returned is a `Mean` of scalars under a name that is free.
+def checked_means(function: Callable, metrics: Any, own_names: Collection[str]) -> Metrics:
+    """Require that each metric that an algorithm's function returned is of scalars, and under a name that is free.
 
     Raises:
       ShoalError: one is not; the sentence names the entry.
     """
     _check_names(function, metrics, own_names)
-    for name, mean in metrics.items():
-        if not isinstance(mean, Mean):
-            refuse(function, f"the metric {name!r} as {described(mean)}", "a shoal.types.Mean(total, weight)")
-        _check_number(function, f"{name}.total", mean.total)
-        _check_number(function, f"{name}.weight", mean.weight)
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            refuse(
+                function, f"the metric {name!r} as {described(metric)}", "a shoal.types.Mean(total, weight)"
+            )
+        for field, x in metric._asdict().items():
+            _check_number(function, f"{name}.{field}", x)
     return metrics
 
 

@@ -15,9 +15,7 @@ from shoal.types import (
     Algorithm,
     Array,
     Environment,
-    Mean,
     Memory,
-    Metrics,
     Policy,
     PyTree,
     TimeStep,
@@ -25,7 +23,8 @@ from shoal.types import (
     for_actor,
     spec_of,
 )
-from shoal.types.agent_axis import for_each
+from shoal.types.agent_axis import alive_of, ends_of_lives, for_each
+from shoal.types.metrics import Deviation, Greatest, Least, Mean, Metric
 from shoal.xla.hoisting import split_by_key
 
 
@@ -38,6 +37,7 @@ class RolloutState(NamedTuple):
     episodes: Episodes
     ended: "EndedEpisodes"
     faults: PyTree = ()  # the states at fault, if requested and explained by the environment
+    played: PyTree = ()  # after a rollout, `Episodes` of the team after each step, [T, N]
 
 
 class EndedEpisodes(NamedTuple):
@@ -84,7 +84,7 @@ def rollout(
 
     def step(
         rollout_state: RolloutState, randomness: tuple
-    ) -> tuple[RolloutState, tuple[TimeStep, PyTree, PyTree]]:
+    ) -> tuple[RolloutState, tuple[TimeStep, PyTree, PyTree, Episodes]]:
         draws, env_key = randomness
         memory, action, extras = finish(draws, policy, rollout_state.memory, rollout_state.timestep)
         state, timestep = batch.step(rollout_state.state, action, env_key)
@@ -92,16 +92,22 @@ def rollout(
             batch.env, rollout_state.episodes, rollout_state.ended, timestep, rollout_state.timestep
         )
         faults = keep_first_faults(rollout_state.faults, state.env, timestep)
-        return RolloutState(state, timestep, memory, episodes, ended, faults), (timestep, action, extras)
+        played = episodes._replace(returned=team.of_team(batch.env, episodes.returned))
+        return RolloutState(state, timestep, memory, episodes, ended, faults), (
+            timestep,
+            action,
+            extras,
+            played,
+        )
 
-    rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key))
+    rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key), played=())
     memory = rollout_state.memory
     draws = jax.vmap(draw)(jax.random.split(act_key, num_steps))
     randomness = (draws, jax.random.split(env_key, num_steps))
     first = rollout_state.timestep
-    rollout_state, (timesteps, actions, extras) = jax.lax.scan(step, rollout_state, randomness)
+    rollout_state, (timesteps, actions, extras, played) = jax.lax.scan(step, rollout_state, randomness)
     timesteps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, timesteps)
-    return rollout_state, Trajectory(timesteps, actions, extras, memory)
+    return rollout_state._replace(played=played), Trajectory(timesteps, actions, extras, memory)
 
 
 def random_rollout(
@@ -128,9 +134,12 @@ def count_episodes(
     The step from a last to a first time-step belongs to no episode: it starts the next one at zero.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
-    returned = jnp.where(
-        first, 0.0, episodes.returned + counted_reward(environment, timestep.reward, before.alive)
-    )
+    reward = counted_reward(environment, timestep.reward, before.alive)
+    returned = jnp.where(first, 0.0, episodes.returned + reward)
+    life = episodes.life
+    if not isinstance(life, tuple):  # of one that ended with the step before, until here
+        begins = before.restarted | ~alive_of(before)
+        life = jnp.where(first, 0.0, jnp.where(begins, 0.0, life) + reward)
     length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
 
     def total(x: Array) -> Array:
@@ -143,19 +152,52 @@ def count_episodes(
         terminated=ended.terminated + total(timestep.terminated.astype(jnp.float32)),
         agents=ended.agents + jnp.sum(jnp.where(last, returned, 0.0), axis=0) if timestep.has_agents else (),
     )
-    return Episodes(returned, length), ended
+    return Episodes(returned, length, life), ended
 
 
-def episode_metrics(ended: EndedEpisodes, axis: tuple[str, ...] = ()) -> Metrics:
-    """Convert the sums of ended episodes to metrics, over all groups together."""
+def episode_metrics(
+    rollout_state: RolloutState, timesteps: TimeStep, axis: tuple[str, ...] = ()
+) -> dict[str, Metric]:
+    """Return the metrics of the episodes that ended in a rollout, over all groups together.
+
+    Args:
+      rollout_state: after it.
+      timesteps: of it, [T+1, N].
+    """
+    ended, played, last = rollout_state.ended, rollout_state.played, timesteps.last[1:]
     if axis:
         ended = jax.lax.psum(ended, axis)
-    of_agents = {
-        f"episode_return_agent_{i}": Mean(x, ended.episodes) for i, x in enumerate(tuple(ended.agents))
-    }
-    return of_agents | {
+    metrics = _spread("episode_return", played.returned, last, axis)
+    metrics |= _spread("episode_length", played.length, last, axis)
+    if not isinstance(played.life, tuple):
+        metrics |= _spread("life_return", played.life, ends_of_lives(timesteps), axis)
+        metrics["lives"] = Mean(metrics["life_return"].weight, jnp.ones(()))
+    for i, x in enumerate(tuple(ended.agents)):
+        metrics[f"episode_return_agent_{i}"] = Mean(x, ended.episodes)
+    return metrics | {
         "episode_return": Mean(ended.returned, ended.episodes),
         "episode_length": Mean(ended.length, ended.episodes),
         "episode_terminated": Mean(ended.terminated, ended.episodes),
         "episodes": Mean(ended.episodes, jnp.ones(())),
+    }
+
+
+def _spread(name: str, x: Array, counts: Array, axis: tuple[str, ...]) -> dict[str, Metric]:
+    """Return mean, deviation, minimum and maximum of the numbers that count, over all groups together.
+
+    They are taken once for the whole rollout, since reductions in each of its steps would cost more.
+    """
+    sums = jnp.sum(jnp.where(counts, x, 0.0)), jnp.sum(counts, dtype=jnp.float32)
+    total, number = jax.lax.psum(sums, axis) if axis else sums
+    mean = total / jnp.maximum(number, 1.0)
+    squares = jnp.sum(jnp.where(counts, jnp.square(x - mean), 0.0))
+    least, greatest = jnp.min(jnp.where(counts, x, jnp.inf)), jnp.max(jnp.where(counts, x, -jnp.inf))
+    if axis:
+        squares = jax.lax.psum(squares, axis)
+        least, greatest = jax.lax.pmin(least, axis), jax.lax.pmax(greatest, axis)
+    return {
+        name: Mean(total, number),
+        f"{name}_std": Deviation(number, mean, squares),
+        f"{name}_min": Least(jnp.where(number > 0, least, 0.0), number),
+        f"{name}_max": Greatest(jnp.where(number > 0, greatest, 0.0), number),
     }

@@ -155,5 +155,5 @@ def recorded_fields(timestep: TimeStep) -> dict[str, PyTree]:
         "first": timestep.first,
         "last": timestep.last,
     }
-    further = {"action_masks": timestep.action_mask, "alive": timestep.alive}
+    further = {"action_masks": timestep.action_mask, "alive": timestep.alive, "restarted": timestep.restarted}
     return fields | {name: x for name, x in further.items() if x is not None}

@@ -80,6 +80,7 @@ class Episodes(NamedTuple):
 
     returned: Array  # [N], or of each of several agents, [N, A]
     length: Array  # [N]
+    life: PyTree = ()  # return of each agent's current life, [N, A]; () where no agent restarts within its world
 
 
 class Best(NamedTuple):
@@ -134,6 +135,7 @@ def start(
     batch = batch_of(environment, settings)
     state, timestep = batch.reset(group_key(stream_key(key, Stream.RESET, 0), settings))
     learner = checked_learner(algorithm, stream_key(key, Stream.INIT, 0), batch.num_envs)
+    zeros = team.zeros(environment, batch.num_envs)
     run = Run(
         environment=environment,
         config=config,
@@ -141,7 +143,7 @@ def start(
         state=state,
         timestep=timestep,
         memory=algorithm.memory((batch.num_envs,)),
-        episodes=Episodes(team.zeros(environment, batch.num_envs), jnp.zeros(batch.num_envs)),
+        episodes=Episodes(zeros, jnp.zeros(batch.num_envs), () if timestep.restarted is None else zeros),
         key=key,
         updates=jnp.zeros((), jnp.int32),
         total_updates=jnp.int32(total_updates),

@@ -80,7 +80,7 @@ def to_history(
 
 def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Numbers]]:
     """Return (updates, metrics) of each evaluation in the rows of `metrics.jsonl`; metrics have a number per member."""
-    names = {"kind", "step", "updates", "seed", "label", *TIMES}
+    names = {"kind", "step", "updates", "evaluation", "seed", "label", *TIMES}
     return [
         (
             updates,

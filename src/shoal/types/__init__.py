@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from shoal.types.metrics import Mean as Mean
+from shoal.types.metrics import Metrics
 from shoal.types.spaces import Dict, Space
 
 EPISODE_ENDED = (
@@ -47,6 +49,9 @@ class TimeStep(NamedTuple):
     action_mask: Array | None = None  # legal actions, where the environment has them
     alive: Array | None = None  # several agents: which take part, and act on this observation; None means all
     info: Mapping[str, Array] = {}  # metrics of the environment's own; same keys every step
+    # Several agents: whose observation begins a new life here, after one that ended with the step that led here, while
+    # the world goes on. None means nobody; an agent that was not alive at the step before begins in any case.
+    restarted: Array | None = None
 
     @property
     def has_agents(self) -> bool:
@@ -76,8 +81,12 @@ def restart(
     action_mask: Array | None = None,
     alive: Array | None = None,
     info: Mapping[str, Array] | None = None,
+    restarted: Array | None = None,
 ) -> TimeStep:
-    """Make the first time-step of an episode: reward 0, discount 1; of each agent, if there are several."""
+    """Make the first time-step of an episode: reward 0, discount 1; of each agent, if there are several.
+
+    Where `transition` is given `restarted`, this needs it too, False for all.
+    """
     shape = () if num_agents == 1 else (num_agents,)
     return TimeStep(
         observation=observation,
@@ -88,6 +97,7 @@ def restart(
         action_mask=action_mask,
         alive=alive,
         info=dict(info or {}),
+        restarted=restarted,
     )
 
 
@@ -100,6 +110,7 @@ def transition(
     action_mask: Array | None = None,
     alive: Array | None = None,
     info: Mapping[str, Array] | None = None,
+    restarted: Array | None = None,
 ) -> TimeStep:
     """Make the time-step after an action. If it ends both ways, termination has precedence (discount 0).
 
@@ -109,11 +120,15 @@ def transition(
       truncated: whether the world was cut.
       alive: [A], the agents that take part from here on; one that terminates does not, whatever is given. It is needed,
         here and in `restart`, where an agent may end before its world does.
+      restarted: [A], the agents that terminate with this step and whose observation is already that of a new life; they
+        stay alive.
     Returns:
       the time-step; it is `last` if the world was cut or terminated, or no agent is left.
     """
     reward = jnp.asarray(reward, jnp.float32)
     terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
+    if restarted is not None:
+        terminated = terminated & ~restarted
     if not reward.ndim:
         ended, nobody_left = terminated, terminated
     elif alive is None:
@@ -122,6 +137,7 @@ def transition(
     else:
         alive = alive & ~terminated
         ended, nobody_left = ~alive, ~jnp.any(alive)
+    ended = ended if restarted is None else ended | restarted
     return TimeStep(
         observation=observation,
         reward=reward,
@@ -131,6 +147,7 @@ def transition(
         action_mask=action_mask,
         alive=alive,
         info=dict(info or {}),
+        restarted=restarted,
     )
 
 
@@ -321,19 +338,6 @@ class Keys(NamedTuple):
         return cls(key, key)
 
 
-class Mean(NamedTuple):
-    """A weighted mean that is not divided yet, so that means of chunks and devices can be joined."""
-
-    total: Array
-    weight: Array
-
-    @property
-    def value(self) -> Array:
-        """The mean; NaN if nothing was counted."""
-        return self.total / self.weight
-
-
-Metrics = Mapping[str, Mean]
 # By the name of a quantity, whether it is not finite, scalars: the run then stops.
 Checks = Mapping[str, Array]
 

@@ -36,6 +36,12 @@ def for_each(world: Array, timestep: TimeStep) -> Array:
     return jnp.broadcast_to(world[..., None], timestep.reward.shape) if timestep.has_agents else world
 
 
+def ends_of_lives(timesteps: TimeStep) -> Array:
+    """Return where the step to a time-step ended an agent's life: [T, N, A] of T+1 time-steps with `restarted`."""
+    is_over = for_each(timesteps.last, timesteps) | ~alive_of(timesteps)
+    return ~is_over[:-1] & (is_over[1:] | timesteps.restarted[1:])
+
+
 def observations_of_agents(timestep: TimeStep) -> PyTree:
     """Return the observations with an axis of agents everywhere: the global state is repeated for each."""
     observation = timestep.observation
@@ -62,15 +68,17 @@ def as_streams(timestep: TimeStep, absent: Array | None = None) -> TimeStep:
       the time-step, whose fields all have the axes [..., N, A]; see `fold`.
     """
     first, last = for_each(timestep.first, timestep), for_each(timestep.last, timestep)
-    observation, mask = timestep.observation, timestep.action_mask
+    observation, mask, discount = timestep.observation, timestep.action_mask, timestep.discount
     if absent is not None:
         first = first | absent
+    if timestep.restarted is not None:  # an observation of the next life has no value for the one that ended
+        first, discount = first | timestep.restarted, jnp.where(timestep.restarted, 0.0, discount)
     if timestep.alive is not None:
         is_read = timestep.alive | (last & (timestep.discount != 0))
         observation = struct.where(is_read, observation, jax.tree.map(jnp.zeros_like, observation))
         mask = struct.where(timestep.alive, mask, jax.tree.map(jnp.ones_like, mask))
         last = last | ~timestep.alive
-    return TimeStep(observation, timestep.reward, timestep.discount, first, last, mask)
+    return TimeStep(observation, timestep.reward, discount, first, last, mask)
 
 
 def trajectory_of_streams(trajectory: Trajectory, absent: Array | None = None) -> Trajectory:

@@ -22,6 +22,7 @@ TRICKS = (
     "pack",
     "product",
     "project_distinct",
+    "scan_while",
     "split_by_key",
     "store_memories",
     "sum_by_loop",

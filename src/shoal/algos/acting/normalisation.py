@@ -156,17 +156,18 @@ def scale_rewards(
     """Multiply rewards [T, N] by `reward_scale`, with `norm_reward` after their division by a running deviation.
 
     That is the deviation of the discounted return of the environment's own rewards. Each environment's is updated and
-    enters the statistics, and is only then set to 0 where the episode ended.
+    enters the statistics, and is only then set to 0 where the episode ended, or another begins at once.
     """
     if not config.norm_reward:
         return config.reward_scale * after.reward, learner
 
     def accumulate(discounted: Array, step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        reward, weight, last = step
+        reward, weight, ends = step
         discounted = jnp.where(weight > 0, config.gamma * discounted + reward, discounted)
-        return jnp.where(last, 0.0, discounted), discounted
+        return jnp.where(ends, 0.0, discounted), discounted
 
-    last, discounted = jax.lax.scan(accumulate, learner.local.discounted, (after.reward, weight, after.last))
+    steps = after.reward, weight, after.last | after.first
+    last, discounted = jax.lax.scan(accumulate, learner.local.discounted, steps)
     moments = statistics.update_moments(learner.shared.reward, discounted, weight, axis_name=axis)
     reward = jnp.clip(after.reward / statistics.standard_deviation(moments), -10.0, 10.0)
     local = learner.local._replace(discounted=last)

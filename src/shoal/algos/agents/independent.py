@@ -5,6 +5,7 @@ in that many more environments; agents or roles with parameters of their own are
 network is shown all agents of a world at once keeps their axis: the batch of one agent, [N], is then [N, A].
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from shoal.types import (
     Trajectory,
     agent_axis,
 )
+from shoal.types.metrics import joined
 
 
 class AgentMemories(NamedTuple):
@@ -68,7 +70,7 @@ class Sets(NamedTuple):
 
     def timesteps(self, timestep: TimeStep) -> list[TimeStep]:
         """Return the time-step of each set's agents; all observations must have an axis of agents."""
-        fields = ("observation", "reward", "discount", "action_mask", "alive")
+        fields = ("observation", "reward", "discount", "action_mask", "alive", "restarted")
         of_agents = {name: getattr(timestep, name) for name in fields}
         return [timestep._replace(**part) for part in self.split(of_agents, timestep.last.ndim)]
 
@@ -206,8 +208,7 @@ class _OfAgents(NamedTuple):
             metrics.append(result[1])
             checks.append(result[2] if len(result) == 3 else {})
         is_one = self.sets.is_one
-        # Pairs of sums and weights: their sum over the sets is the mean over all agents.
-        total: Any = metrics[0] if is_one else jax.tree.map(lambda *xs: sum(xs), *metrics)
+        total = functools.reduce(joined, metrics)  # over the agents of all sets
         not_finite: Any = checks[0] if is_one else jax.tree.map(lambda *xs: jnp.any(jnp.stack(xs)), *checks)
         return self._joined(learners), total, not_finite
 

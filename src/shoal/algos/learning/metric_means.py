@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import statistics
-from shoal.types import CLIPPING, Array, Mean
+from shoal.types import CLIPPING, Array, Mean, PyTree
 
 CUT = 0.01  # the least share of a target beyond a bound for which the target counts as cut there
 
@@ -20,6 +20,15 @@ def moment_metrics(name: str, x: Array, weight: Array, axis: tuple[str, ...]) ->
     """Return mean and standard deviation of a batch as metrics."""
     mean, variance = statistics.weighted_moments(x, weight, axis_name=axis)
     return {f"{name}_mean": scalar_mean(mean), f"{name}_std": scalar_mean(jnp.sqrt(variance))}
+
+
+LEARNED = ("loss_target_mean", "loss_target_std", "loss_advantage_mean", "loss_advantage_std")
+
+
+def learned_moments(axis: tuple[str, ...], columns: PyTree, weight: Array) -> list[Array]:
+    """Return the `LEARNED` of one minibatch: moments of the columns, targets and advantages as the loss has them."""
+    moments = [statistics.weighted_moments(x, weight, axis_name=axis) for x in jax.tree.leaves(columns)]
+    return [x for mean, variance in moments for x in (mean, jnp.sqrt(variance))]
 
 
 def clipping_metrics(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.algos.acting import memories
+from shoal.algos.learning import metric_means
 from shoal.config import struct
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
@@ -55,6 +56,7 @@ class Rows(NamedTuple):
     reward: PyTree = ()  # divided as configured
     discount: PyTree = ()  # gamma times the environment's
     last: PyTree = ()  # whether the transition led to the end of its episode
+    learned: PyTree = ()  # `metric_means.learned_moments` of the minibatch, where the loss computes advantages
     start: ChunkStart = ChunkStart()
 
 
@@ -171,6 +173,7 @@ class Minibatch(NamedTuple):
     advantage: PyTree  # of the rows, normalised as configured, [size, ...]; () if the loss computes it
     weight: Array  # the number of transitions among the rows of all devices
     epoch: Array
+    learned: list[Array]  # `metric_means.learned_moments`; [] if the loss computes advantages
 
 
 def shuffled_rows(rows: Rows, epochs: int, num_minibatches: int, key: Array) -> Array:
@@ -192,7 +195,10 @@ def with_statistics(
     if config.norm_adv == "minibatch":
         standardise = jax.vmap(functools.partial(statistics.standardise, axis_name=axis))
         advantage = jax.tree.map(lambda x: standardise(x, rows.weight[index]), advantage)  # () in the loss
-    return Minibatch(index, advantage, total_weights(axis, rows, index), jnp.broadcast_to(epochs, len(index)))
+    columns = jax.tree.map(lambda x: x[index], rows.target), advantage
+    learned = jax.vmap(functools.partial(metric_means.learned_moments, axis))(columns, rows.weight[index])
+    weight = total_weights(axis, rows, index)
+    return Minibatch(index, advantage, weight, jnp.broadcast_to(epochs, len(index)), learned)
 
 
 def total_weights(axis: tuple[str, ...], rows: Rows, index: Array) -> Array:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.algos.acting import actions, memories
-from shoal.algos.learning import advantages, minibatches, value_normalisation
+from shoal.algos.learning import advantages, metric_means, minibatches, value_normalisation
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.config import struct
 from shoal.nets.memory import sequences
@@ -105,6 +105,7 @@ def scan_epochs(
     estimate: Callable[[S], tuple[Array, Array]],
     step: Callable[[Rows, S, Minibatch], tuple[S, Array]],
     state: S,
+    scan: Callable[..., tuple[S, Array]] = jax.lax.scan,
 ) -> tuple[S, Array]:
     """Make gradient steps on all minibatches, with new advantages and targets before each epoch but the first.
 
@@ -114,6 +115,7 @@ def scan_epochs(
       orders: the rows of each minibatch of each epoch, [epochs, minibatches, size].
       estimate: from the state of the gradient steps to the rows' advantages and targets.
       step: from rows, state and minibatch to the next state and the metrics of the step.
+      scan: `jax.lax.scan`, or a function that makes the steps of an epoch as it does.
 
     Returns:
       the state, and the metrics of all steps, [epochs * minibatches, ...].
@@ -125,7 +127,7 @@ def scan_epochs(
         advantage, target = jax.lax.cond(epoch > 0, estimate, lambda _: old, state)
         current = rows._replace(advantage=advantage, target=target)
         batches = minibatches.with_statistics(config, axis, current, index, epoch)
-        return jax.lax.scan(functools.partial(step, current), state, batches)
+        return scan(functools.partial(step, current), state, batches)
 
     state, history = jax.lax.scan(steps_of_epoch, state, (jnp.arange(len(orders)), orders))
     return state, history.reshape(-1, *history.shape[2:])
@@ -161,4 +163,7 @@ def with_estimates(
     advantage, target = time_first(extend(advantage)), time_first(extend(target))
     if config.norm_adv == "minibatch":
         advantage = statistics.standardise(advantage, batch.weight, axis_name=axis)
-    return batch._replace(advantage=advantage, target=target)
+    # Of each row those of the minibatch, whose mean over the rows they are again.
+    moments = metric_means.learned_moments(axis, (target, advantage), batch.weight)
+    learned = [jnp.broadcast_to(x, batch.weight.shape) for x in moments]
+    return batch._replace(advantage=advantage, target=target, learned=learned)

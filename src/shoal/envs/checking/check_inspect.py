@@ -34,7 +34,8 @@ def check_timesteps(
             yield from _check_observed(path, space, value, alive, offset)
     yield from _check_finite("the reward", timesteps.reward, acted, offset, "every reward would be finite")
     yield from _check_info(timesteps.info, alive, offset)
-    yield from _check_discount(np.asarray(timesteps.discount), alive, acted, goes_on, offset)
+    stays = alive if timesteps.restarted is None else alive & ~np.asarray(timesteps.restarted)
+    yield from _check_discount(np.asarray(timesteps.discount), stays, acted, goes_on, offset)
     if timesteps.action_mask is not None:
         for path, mask, sizes in mask_parts(env, timesteps.action_mask):
             # The mask of a last time-step is not used, since its action is ignored.
@@ -118,6 +119,7 @@ def _check_info(info: object, alive: np.ndarray, offset: int) -> Iterator[Findin
 def _check_discount(
     discount: np.ndarray, alive: np.ndarray, acted: np.ndarray, goes_on: np.ndarray, offset: int
 ) -> Iterator[Finding]:
+    """Check discounts; `alive` is False where an agent ends, and where it restarts."""
     wrong = (discount != 0) & (discount != 1) & acted
     if wrong.any():
         right = "0 where the episode terminated and else 1 would be right (gamma belongs to the algorithm)"

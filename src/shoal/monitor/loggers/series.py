@@ -18,8 +18,9 @@ MOST_SETTINGS = 32
 FAILED = "failed"  # the name of the number of members that failed
 QUANTILES = {"_p10": 0.1, "_p50": 0.5, "_p90": 0.9}
 SCORES = ("evaluation/", "absolute/", "train/episode_return")  # what names of scores begin with
-SPEEDS = (*TIMES, "steps_per_second")  # entries of rows that are no member's own
-NO_NUMBERS = ("kind", "step", "updates", "seed", "label", "time", "parent")  # entries of rows
+# Entries of rows that are no member's own.
+COMMON = (*TIMES, "steps_per_second", "updates", "evaluation")
+NO_NUMBERS = ("kind", "step", "seed", "label", "time", "parent")  # entries of rows
 
 # Names of CleanRL's charts, which Open RL Benchmark reads, by the names of Shoal's.
 CLEANRL_NAMES = {
@@ -90,7 +91,7 @@ class Aggregation:
         """Return the numbers of each series, given the rows of all members, in their order."""
         kind = rows[0]["kind"]
         table = {name: np.array([_number(row, key) for row in rows]) for key, name in _named(kind, rows[0])}
-        own = [x for name, x in table.items() if name.partition("/")[2] not in SPEEDS]
+        own = [x for name, x in table.items() if name.partition("/")[2] not in COMMON]
         has_failed = self._has_failed.copy()
         if own and kind != "exchange":
             has_failed |= np.isnan(own).all(axis=0) & ~self._has_stopped
@@ -156,7 +157,7 @@ def _with_failures(
     for name, values in table.items():
         known = values[~has_failed & ~np.isnan(values)]
         worst = known.min(initial=np.inf) if has_settings and known.size else -np.inf
-        is_score = name.startswith(SCORES) and name.partition("/")[2] not in SPEEDS
+        is_score = name.startswith(SCORES) and name.partition("/")[2] not in COMMON
         counted = np.where(has_whole_failed | has_stopped, np.nan, np.where(has_failed, worst, values))
         found[name] = counted if is_score else values
     if np.any(has_failed):

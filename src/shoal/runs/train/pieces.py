@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from shoal.records.run_config import RunConfig
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, Costs, EvaluationPrograms, compile_evaluation
 from shoal.runs.train.pacing import Pacer
-from shoal.types import Mean
+from shoal.types import Metrics
 
 
 class TrainedPopulation(NamedTuple):
@@ -260,7 +260,7 @@ def with_absolute_metric(
     return trained._replace(population=population, absolute=results)
 
 
-def mean_metrics(metrics: Mapping[str, Mean]) -> Numbers:
+def mean_metrics(metrics: Metrics) -> Numbers:
     """Compute the metrics of a chunk as numbers, one per member; NaN where nothing was counted."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {name: mean.total / mean.weight for name, mean in jax.device_get(dict(metrics)).items()}
+        return {name: metric.value for name, metric in jax.device_get(dict(metrics)).items()}
