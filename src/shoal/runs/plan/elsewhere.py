@@ -21,6 +21,11 @@ class Elsewhere(NamedTuple):
     entry: Mapping[str, Any] = {}
     made: Environment | None = None
 
+    def __str__(self) -> str:
+        """Return the name of the other environment, or the parameters."""
+        parameters = ",".join(f"{name}={value}" for name, value in self.parameters.items())
+        return str(self.entry.get("name", parameters))
+
     def environment(self) -> Environment:
         """Return the other environment.
 

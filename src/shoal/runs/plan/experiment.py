@@ -92,7 +92,8 @@ class Experiment:
             }
         given = self.environment_parameters.items()
         numbers = {name: x for name, x in given if isinstance(x, bool | int | float | str)}
-        return found | {name: x for name, x in numbers.items() if parameters.get(name) != x}
+        found |= {name: x for name, x in numbers.items() if parameters.get(name) != x}
+        return found | ({"eval_env": str(self.elsewhere)} if str(self.elsewhere) else {})
 
     def _usual(self) -> Defaults | None:
         """Return the defaults of the preset alone; None where the algorithm has none."""
@@ -154,10 +155,9 @@ class Experiment:
             return None
         if (there := spec_of(environment)) != (here := spec_of(self.environment)):
             name = next(name for name in here._fields if getattr(here, name) != getattr(there, name))
-            given = self.elsewhere.entry.get("name") or ", ".join(f"{k}={x}" for k, x in parameters.items())
             raise ShoalError(
-                f"eval_env={given} makes an environment with {name}={getattr(there, name)}, and that of the training "
-                f"has {getattr(here, name)}; give one that has the same."
+                f"eval_env={self.elsewhere} makes an environment with {name}={getattr(there, name)}, and that of the "
+                f"training has {getattr(here, name)}; give one that has the same."
             )
         return environment
 

@@ -65,12 +65,19 @@ def read_settings(file: Path, what: str) -> dict[str, Any]:
         data = file.read_bytes()
     yaml = import_package(f"{what} needs", "PyYAML", "yaml", "6.0", "yaml") if file.suffix in YAML else None
     try:
-        saved = tomllib.loads(data.decode()) if yaml is None else _read_yaml(yaml, data.decode())
+        saved = _with_nulls(tomllib.loads(data.decode())) if yaml is None else _read_yaml(yaml, data.decode())
     except (ValueError, RecursionError) as error:  # of the text's encoding, too
         raise ShoalError(f"{what} is not {'TOML' if yaml is None else 'YAML'}: {error}.") from None
     if not isinstance(saved, dict):
         raise ShoalError(f"{what} holds a {type(saved).__name__}, not settings by their names.")
     return saved
+
+
+def _with_nulls(value: Any) -> Any:
+    """Read the text "None" as the value that TOML does not have, as on the command line."""
+    if isinstance(value, dict):
+        return {name: _with_nulls(x) for name, x in value.items()}
+    return None if value == "None" else value
 
 
 def _read_yaml(yaml: Any, text: str) -> Any:
