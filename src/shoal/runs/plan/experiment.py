@@ -93,7 +93,7 @@ class Experiment:
         given = self.environment_parameters.items()
         numbers = {name: x for name, x in given if isinstance(x, bool | int | float | str)}
         found |= {name: x for name, x in numbers.items() if parameters.get(name) != x}
-        return found | ({"eval_env": str(self.elsewhere)} if str(self.elsewhere) else {})
+        return ({"eval_env": str(self.elsewhere)} if str(self.elsewhere) else {}) | found
 
     def _usual(self) -> Defaults | None:
         """Return the defaults of the preset alone; None where the algorithm has none."""
