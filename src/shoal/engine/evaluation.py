@@ -30,6 +30,7 @@ from shoal.engine.run import (
 )
 from shoal.envs import summaries
 from shoal.envs.base import counted_reward
+from shoal.envs.trials import OF_EPISODE_SUFFIX
 from shoal.types import (
     Algorithm,
     Array,
@@ -43,6 +44,10 @@ from shoal.types import (
     spec_of,
 )
 from shoal.types.contract import described, refuse
+
+
+# The entries of `info` that a trial has of each of its episodes, of every world.
+TRIAL_RESULTS = tuple(f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length"))
 
 
 class EpisodeResults(NamedTuple):
@@ -238,14 +243,39 @@ def evaluate_policy(
 
 def metrics_of_modes(results: Sequence[EpisodeResults], settings: ProgramSettings) -> dict[str, Array]:
     """Compute the metrics of an evaluation from the episodes of each of its modes."""
-    all_metrics: dict[str, Array] = {}
-    for index, result in enumerate(results):
+    all_metrics: list[dict[str, Array]] = []
+    for result in results:
         metrics = summarise_episodes(result)
         if settings.eval_metrics is not None:
             metrics |= checked_numbers(settings.eval_metrics, settings.eval_metrics(result), metrics)
-        prefix = "sampled_" if index else ""
-        all_metrics |= {f"{prefix}{name}": x for name, x in metrics.items()}
-    return all_metrics
+        all_metrics.append(metrics)
+    return _named_by_mode(all_metrics)
+
+
+def _named_by_mode(modes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Join what each mode of an evaluation has; the names of the second one begin with `sampled_`."""
+    prefixes = ("", "sampled_")[: len(modes)]
+    return {
+        f"{prefix}{name}": x for prefix, mode in zip(prefixes, modes, strict=True) for name, x in mode.items()
+    }
+
+
+def episodes_of(evaluation: Sequence[EvaluationState]) -> dict[str, Array]:
+    """Return the results of each episode of an evaluation that has ended, by the names that `evaluations.npz` has.
+
+    Args:
+      evaluation: the episodes of each mode; of a population with a leading member axis.
+    Returns:
+      `return` and `length`, [..., N]; of several agents `return_agents`, [..., N, A]; of trials `return_of_episode` and
+      `length_of_episode`, [..., N, K].
+    """
+    modes = []
+    for results in (state.results for state in evaluation):
+        own = {"return": results.returned, "length": results.length}
+        own |= {} if isinstance(results.agents, tuple) else {"return_agents": results.agents}
+        own |= {name: x for name, x in results.info.items() if name in TRIAL_RESULTS}
+        modes.append(own)
+    return _named_by_mode(modes)
 
 
 class Subject(NamedTuple):
@@ -325,10 +355,16 @@ def continue_evaluation(
 
 def evaluate(run: Run, subject: Subject | None = None) -> tuple[Run, dict[str, Array]]:
     """Evaluate a run's policy as a whole; the current one is stored if it is the best so far (see `is_better`)."""
+    run, metrics = evaluate_keeping_episodes(run, subject)
+    return dataclasses.replace(run, evaluation=()), metrics
+
+
+def evaluate_keeping_episodes(run: Run, subject: Subject | None = None) -> tuple[Run, dict[str, Array]]:
+    """Evaluate a run's policy as `evaluate` does; the run still has the episodes, for `episodes_of`."""
     subject = Subject(best=False, episodes=run.settings.eval_episodes) if subject is None else subject
     run = dataclasses.replace(run, evaluation=begin_evaluation(run, subject))
     run, (metrics, _) = continue_evaluation(run, run.settings.eval_max_steps, subject)
-    return dataclasses.replace(run, evaluation=()), metrics
+    return run, metrics
 
 
 def is_better(score: Array, best: Array) -> Array:

@@ -118,6 +118,13 @@ class RunConfig:
     """Chooses the best policy by this metric of an evaluation, or by module:function of all metrics."""
     eval_metrics: str = parameter("", group=_EVALUATION, use=_FUNCTION)
     """Adds the metrics that this module:function computes from the episodes of an evaluation."""
+    keep_episodes: bool = parameter(
+        False,
+        group=_EVALUATION,
+        needs=Needs("eval_every", other_than=("never",), such_as=-1),
+        use=dataclasses.replace(_BESIDES, in_pure=True),
+    )
+    """Keeps the return and the length of each episode of the evaluations while training, in evaluations.npz."""
     log_every: int = parameter(
         0, low=0, high=MAX_STEPS, group=_WRITING, use=Use("may change", tells_apart=False)
     )

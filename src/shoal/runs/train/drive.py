@@ -441,16 +441,8 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
       ShoalError: there is no such run, or its parameters do not fit.
     """
     source = experiment.started_from
-    directory = RunDirectory.open(arguments.path("from", source))
-    if (chosen := experiment.from_step or checkpoint_instead(directory, "last")) is not None:
-        checkpoints = Checkpoints(directory.path)
-        steps = checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step")
-        leaves, _ = checkpoints.load(steps, without=(policy_files.LOCAL,))
-        leaves = policy_files.learner_leaves(leaves)
-    else:
-        leaves, _ = directory.load_policy("last")
     first = experiment.solo[0]
     member = compiled_trainer.member_shapes(first.environment, first.config, settings)
-    saved = finetuning.learner_leaves(leaves, source)
+    saved = finetuning.saved_learners(source, experiment.from_step)
     finetuning.check_inherit(member, saved, experiment.algorithm, source)
     return functools.partial(finetuning.inherit, saved=saved, seeds=experiment.run.seeds)

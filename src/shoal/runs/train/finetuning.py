@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,12 +10,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
+from shoal.config import arguments
 from shoal.engine.run import Run, policy_of
+from shoal.records import checkpoint_record
+from shoal.records.checkpoints import Checkpoints
+from shoal.records.directory import RunDirectory
+from shoal.runs.policies import policy_files
+from shoal.runs.policies.load import checkpoint_instead
 from shoal.runs.policies.policy_files import LEARNER, leaves_below
 from shoal.types import Learner, PyTree, contract, spec_of
 
-# What a run had learned, as `learner_leaves` returns it: by name, each with a leading axis of members.
+# What a run had learned, as `saved_learners` returns it: by name, each with a leading axis of members.
 SavedLeaves = Mapping[str, np.ndarray]
+
+
+def saved_learners(source: str | Path, from_step: str = "") -> SavedLeaves:
+    """Read what the members of a run had learned: at its end, or at a checkpoint; of a run in progress at its newest.
+
+    Raises:
+      ShoalError: there is no such run or checkpoint, or it saved nothing of that.
+    """
+    directory = RunDirectory.open(arguments.path("from", source))
+    if (chosen := from_step or checkpoint_instead(directory, "last")) is not None:
+        checkpoints = Checkpoints(directory.path)
+        steps = checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step")
+        leaves, _ = checkpoints.load(steps, without=(policy_files.LOCAL,))
+        leaves = policy_files.learner_leaves(leaves)
+    else:
+        leaves, _ = directory.load_policy("last")
+    return learner_leaves(leaves, str(source))
 
 
 def check_inherit(member: Run, saved: SavedLeaves, algorithm: str, source: str) -> None:
@@ -31,7 +55,7 @@ def check_inherit(member: Run, saved: SavedLeaves, algorithm: str, source: str) 
         )
     shapes = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in saved.items()}
     try:
-        new = jax.eval_shape(_inherit_learner, member, shapes)
+        new = jax.eval_shape(inherit_learner, member, shapes)
     except ShoalError as error:
         raise ShoalError(f"from={source!r} does not fit: {error}") from error
     contract.require_same(inherit, "learner", new, member.learner)
@@ -52,12 +76,13 @@ def inherit(population: Run, saved: SavedLeaves, seeds: int) -> Run:
     return dataclasses.replace(population, learner=learner, best=best)
 
 
-def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
+def inherit_learner(run: Run, saved: Mapping[str, Any]) -> Learner:
+    """Return the learner of one run as its algorithm takes it over from saved leaves, which must have been checked."""
     return run.config.algorithm(spec_of(run.environment)).inherit(run.learner, saved)  # type: ignore[misc]  # checked before
 
 
 def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
-    learner = jax.tree.map(jnp.asarray, _inherit_learner(run, saved))
+    learner = jax.tree.map(jnp.asarray, inherit_learner(run, saved))
     return learner, policy_of(dataclasses.replace(run, learner=learner))
 
 
