@@ -45,7 +45,6 @@ from shoal.types import (
 )
 from shoal.types.contract import described, refuse
 
-
 # The entries of `info` that a trial has of each of its episodes, of every world.
 TRIAL_RESULTS = tuple(f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length"))
 
@@ -273,7 +272,7 @@ def episodes_of(evaluation: Sequence[EvaluationState]) -> dict[str, Array]:
     for results in (state.results for state in evaluation):
         own = {"return": results.returned, "length": results.length}
         own |= {} if isinstance(results.agents, tuple) else {"return_agents": results.agents}
-        own |= {name: x for name, x in results.info.items() if name in TRIAL_RESULTS}
+        own |= {name: x.astype(jnp.float32) for name, x in results.info.items() if name in TRIAL_RESULTS}
         modes.append(own)
     return _named_by_mode(modes)
 

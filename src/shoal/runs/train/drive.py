@@ -12,7 +12,6 @@ from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
-from shoal.config import arguments
 from shoal.config.settings import flat
 from shoal.engine.run import ProgramSettings, Run
 from shoal.monitor import run_report as reports
@@ -20,6 +19,7 @@ from shoal.monitor.companions import Companions
 from shoal.records import checkpoint_record
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.directory import COMPLETE, LOGGERS, SUMMARY, RunDirectory
+from shoal.records.episodes_file import EpisodesFile, read_episodes, up_to
 from shoal.records.history import History
 from shoal.records.lock import Lock
 from shoal.records.metrics_file import NOTHING
@@ -28,7 +28,6 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.differences import directory_words
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies import filming, policy_files
-from shoal.runs.policies.load import checkpoint_instead
 from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_run, pieces, resume
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
@@ -289,6 +288,8 @@ def save_run(
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
+    if reporter.episodes is not None:
+        try_to(reporter.episodes.write)
     if absolute is not None:
         trained = pieces.with_absolute_metric(trained, absolute, supervisor)
         supervisor.begins(signals.Phase.SAVING)
@@ -340,6 +341,11 @@ def _writing(
     """Write the progress of a run; a new one that fails before anything can be kept leaves nothing behind."""
     experiment, run = plan.experiment, plan.experiment.run
     with contextlib.ExitStack() as open_outputs:
+        episodes = None
+        if run.keep_episodes:
+            source = origin.directory if isinstance(origin, Restoration) else directory
+            kept = up_to(read_episodes(source.path), history.evaluated)
+            episodes = EpisodesFile(directory.path, experiment.members, run.steps_per_update, kept)
         reporter = reports.Reporter(
             directory,
             run,
@@ -352,6 +358,7 @@ def _writing(
             listeners=call.listeners,
             algorithm=experiment.algorithm,
             companions=companions,
+            episodes=episodes,
         )
         open_outputs.enter_context(reporter)
         with contextlib.suppress(ShoalError):  # which is reported where the first rows are written
