@@ -6,7 +6,6 @@ return, length, ... [members, evaluations, episodes, ...], as `engine.evaluation
 """
 
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +51,9 @@ class EpisodesFile:
         if len(rows) == self._written:
             return
         updates = np.array([x for x, _ in rows])
+        counts = {"updates": updates, "steps": updates * self._steps_per_update}
         results = {name: np.stack([x[name] for _, x in rows], axis=1) for name in rows[0][1]}
         with write_whole_file(self.path, parents=False) as file:
-            counts = {"updates": updates, "steps": updates * self._steps_per_update}
             np.savez(file, allow_pickle=False, **counts, **self._members, **results)
         self._written = len(rows)
 
@@ -68,22 +67,13 @@ def read_episodes(run_path: Path) -> Rows:
     path = run_path / EVALUATIONS
     if not path.exists():
         return []
-    try:
-        with report_os_errors(f"{path} cannot be read"), np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-        results = {name: x for name, x in arrays.items() if name not in ABOUT}
-        return [
-            (int(updates), {name: x[:, row] for name, x in results.items()})
-            for row, updates in enumerate(arrays["updates"])
-        ]
-    except (zipfile.BadZipFile, ValueError, KeyError, IndexError, EOFError) as error:
-        if isinstance(error, ShoalError):
-            raise
-        raise ShoalError(
-            f"{path} is damaged: {error}; without it a run resumes, and keeps later episodes."
-        ) from error
-
-
-def up_to(rows: Sequence[tuple[int, Numbers]], updates: int) -> Rows:
-    """Return the evaluations up to a number of updates: those that a checkpoint counts."""
-    return [row for row in rows if row[0] <= updates]
+    with report_os_errors(f"{path} cannot be read"):
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            results = {name: x for name, x in arrays.items() if name not in ABOUT}
+            numbers = enumerate(arrays["updates"])
+            return [(int(k), {name: x[:, row] for name, x in results.items()}) for row, k in numbers]
+        except (zipfile.BadZipFile, ValueError, LookupError, EOFError) as error:
+            remedy = "without the file a run resumes, and keeps the episodes from there on"
+            raise ShoalError(f"{path} is damaged ({error}); {remedy}.") from error

@@ -19,7 +19,7 @@ from shoal.monitor.companions import Companions
 from shoal.records import checkpoint_record
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.directory import COMPLETE, LOGGERS, SUMMARY, RunDirectory
-from shoal.records.episodes_file import EpisodesFile, read_episodes, up_to
+from shoal.records.episodes_file import EpisodesFile, read_episodes
 from shoal.records.history import History
 from shoal.records.lock import Lock
 from shoal.records.metrics_file import NOTHING
@@ -28,6 +28,7 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.differences import directory_words
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies import filming, policy_files
+from shoal.runs.policies.load import read_last
 from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_run, pieces, resume
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
@@ -288,8 +289,6 @@ def save_run(
     try_to(policy_files.save_best, directory, trained.population, experiment.members)
     try_to(policy_files.save_last, directory, trained.population, experiment.members)
     try_to(supervisor.finish, trained.population, history)
-    if reporter.episodes is not None:
-        try_to(reporter.episodes.write)
     if absolute is not None:
         trained = pieces.with_absolute_metric(trained, absolute, supervisor)
         supervisor.begins(signals.Phase.SAVING)
@@ -309,7 +308,7 @@ def save_run(
         )
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
-    try_to(reporter.metrics.write)  # once more the rows that a disk refused while training went on
+    try_to(reporter.flush)  # once more the rows that a disk refused while training went on
     reporter.listeners.tell("on_end", summary)
     steps = history.updates * run.steps_per_update
     trained_run = TrainedRun(
@@ -344,7 +343,8 @@ def _writing(
         episodes = None
         if run.keep_episodes:
             source = origin.directory if isinstance(origin, Restoration) else directory
-            kept = up_to(read_episodes(source.path), history.evaluated)
+            # Those that the checkpoint counts.
+            kept = [row for row in read_episodes(source.path) if row[0] <= history.evaluated]
             episodes = EpisodesFile(directory.path, experiment.members, run.steps_per_update, kept)
         reporter = reports.Reporter(
             directory,
@@ -450,6 +450,6 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
     source = experiment.started_from
     first = experiment.solo[0]
     member = compiled_trainer.member_shapes(first.environment, first.config, settings)
-    saved = finetuning.saved_learners(source, experiment.from_step)
+    saved = finetuning.learner_leaves(read_last(source, experiment.from_step), source)
     finetuning.check_inherit(member, saved, experiment.algorithm, source)
     return functools.partial(finetuning.inherit, saved=saved, seeds=experiment.run.seeds)

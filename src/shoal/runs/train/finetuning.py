@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,35 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.config import arguments
 from shoal.engine.run import Run, policy_of
-from shoal.records import checkpoint_record
-from shoal.records.checkpoints import Checkpoints
-from shoal.records.directory import RunDirectory
-from shoal.runs.policies import policy_files
-from shoal.runs.policies.load import checkpoint_instead
 from shoal.runs.policies.policy_files import LEARNER, leaves_below
 from shoal.types import Learner, PyTree, contract, spec_of
 
-# What a run had learned, as `saved_learners` returns it: by name, each with a leading axis of members.
+# What a run had learned, as `learner_leaves` returns it: by name, each with a leading axis of members.
 SavedLeaves = Mapping[str, np.ndarray]
-
-
-def saved_learners(source: str | Path, from_step: str = "") -> SavedLeaves:
-    """Read what the members of a run had learned: at its end, or at a checkpoint; of a run in progress at its newest.
-
-    Raises:
-      ShoalError: there is no such run or checkpoint, or it saved nothing of that.
-    """
-    directory = RunDirectory.open(arguments.path("from", source))
-    if (chosen := from_step or checkpoint_instead(directory, "last")) is not None:
-        checkpoints = Checkpoints(directory.path)
-        steps = checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step")
-        leaves, _ = checkpoints.load(steps, without=(policy_files.LOCAL,))
-        leaves = policy_files.learner_leaves(leaves)
-    else:
-        leaves, _ = directory.load_policy("last")
-    return learner_leaves(leaves, str(source))
 
 
 def check_inherit(member: Run, saved: SavedLeaves, algorithm: str, source: str) -> None:

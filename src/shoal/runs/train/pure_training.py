@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,8 @@ from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments, settings, struct
 from shoal.config.traced import on_host
 from shoal.engine import team
-from shoal.engine.loop import start_training, train, update_once
+from shoal.engine.evaluation import evaluate
+from shoal.engine.loop import start_training, train
 from shoal.engine.population.member_layout import compiler_options
 from shoal.engine.run import Run, Stream, batch_of, policy_of, stream_key
 from shoal.envs.batch import Batch
@@ -26,20 +26,8 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment, resolve
 from shoal.runs.policies.trained_policy import TrainedPolicy, as_key
 from shoal.runs.train import compiled_trainer, stepwise
-from shoal.runs.train.stepwise import CONSTANT, Evaluation, Plan
-from shoal.types import (
-    Algorithm,
-    Array,
-    Clock,
-    Environment,
-    Learner,
-    Memory,
-    Policy,
-    PyTree,
-    TimeStep,
-    for_actor,
-    spec_of,
-)
+from shoal.runs.train.stepwise import CONSTANT, Evaluation, Plan, Source
+from shoal.types import Algorithm, Array, Clock, Environment, Learner, PyTree, TimeStep, for_actor, spec_of
 from shoal.xla import machine
 from shoal.xla.backend import is_cpu
 from shoal.xla.barriers import materialise
@@ -89,9 +77,8 @@ class PureTraining:
     def start(
         self,
         key: Array,
+        start_from: Learner | str | Path | None = None,
         *,
-        learner: Learner | None = None,
-        start_from: str | Path = "",
         from_step: int | str = "",
         seed: int | None = None,
         label: str | None = None,
@@ -100,24 +87,18 @@ class PureTraining:
 
         Args:
           key: of all its randomness.
-          learner: that it continues with. Environments start anew, and with them what a learner keeps of them, such as
-            a replay; the clock of schedules starts at 0.
-          start_from: a run from whose parameters it starts instead, as `shoal.train(start_from=...)` does.
-          from_step: the checkpoint of that run: its environment steps, "best" or "last"; "" for what it had at its end.
-          seed, label: of the member of that run; None for the first.
+          start_from: a learner that it continues with; or a run from whose parameters it starts, as that of
+            `shoal.train`. Environments start anew, and with them what a learner keeps of them, such as a replay; the
+            clock of schedules starts at 0.
+          from_step: the checkpoint of a run that is taken instead of its end: its environment steps, "best" or "last".
+          seed, label: of the run's member; None for the first.
         Raises:
           ShoalError: what it shall start from cannot be had, or is another trainer's.
         """
-        if learner is not None and start_from != "":
-            raise ShoalError(
-                f"learner and start_from={str(start_from)!r} exclude each other; give one of them."
-            )
-        given: Any = learner
-        if learner is not None:
-            stepwise.require_learner(learner, self._shapes.learner)
-        elif start_from != "":
-            source = str(arguments.path("start_from", start_from))
-            given = stepwise.saved_learner(self._shapes, self.experiment, source, str(from_step), seed, label)
+        given: Any = start_from
+        if start_from is not None and not isinstance(start_from, Learner):
+            source = Source(arguments.path("start_from", start_from), from_step, seed, label)
+            given = stepwise.saved_learner(self._shapes, self.experiment, source)
         return self._with_constants(self._call(_start, (_required(key), *self._constant, given)))
 
     @on_host
@@ -138,8 +119,8 @@ class PureTraining:
         Raises:
           ShoalError: there is no such run, checkpoint or member, or it was trained otherwise.
         """
-        shapes = self._with_constants(self._shapes)
-        return stepwise.restored(shapes, self.experiment, run, str(from_step), seed, label)
+        source = Source(arguments.path("run", run), from_step, seed, label)
+        return stepwise.restored(self._with_constants(self._shapes), self.experiment, source)
 
     @reports_user_code
     def update(self, state: Run) -> tuple[Run, dict[str, Array]]:
@@ -184,14 +165,8 @@ class PureTraining:
 
     @reports_user_code
     def act(
-        self,
-        policy: TrainedPolicy | Policy,
-        memory: Memory,
-        timestep: TimeStep,
-        key: Array,
-        *,
-        greedy: bool = False,
-    ) -> tuple[Memory, PyTree, PyTree]:
+        self, policy: PyTree, memory: PyTree, timestep: TimeStep, key: Array, *, greedy: bool = False
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Choose the actions of a batch.
 
         Args:
@@ -259,10 +234,8 @@ class PureTraining:
 
     def _advance(self, function: Callable, state: Run) -> tuple[Run, dict[str, Array]]:
         """Call a function of a state, whose constant parts stay the same arrays."""
-        found = (getattr(state, name, None) for name in CONSTANT)
-        if not all(
-            map(operator.is_, found, self._constant)
-        ):  # else it is of this trainer, and nothing has to be read
+        # A state with the trainer's own arrays is the trainer's, and nothing of it has to be read.
+        if not all(getattr(state, name, None) is x for name, x in zip(CONSTANT, self._constant, strict=True)):
             stepwise.require_state(state, self._with_constants(self._shapes))
         run, numbers = self._call(function, state)
         return dataclasses.replace(run, **{name: getattr(state, name) for name in CONSTANT}), numbers
@@ -297,7 +270,7 @@ def _train(data: tuple[Array, Environment, Any, Array], plan: Plan) -> tuple[Lea
     run, points = start_training((key, *materialise(tuple(constant))), plan.settings), plan.points
 
     def evaluation_of(run: Run) -> dict[str, Array]:
-        return stepwise.evaluated(run, plan)[1]
+        return evaluate(run, keep_episodes=plan.keep_episodes)[1]
 
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluation_of, run)) if points else {}
     # A row for each evaluation, and one that the other updates write to.
@@ -344,8 +317,7 @@ def make_train(
 ) -> PureTraining:
     """Make a pure function that trains one seed: `learner, metrics = make_train(environment)(key)`.
 
-    It is a trainer too, step by step: `state = trainer.start(key)`, `state, record = trainer.update(state)`,
-    `state, metrics = trainer.evaluate(state)`.
+    Step by step: `state = trainer.start(key)`, `state, record = trainer.update(state)`, `trainer.evaluate(state)`.
 
     It writes no file, prints nothing and starts no thread, so that it may be compiled by `jax.jit` and mapped by
     `jax.vmap` over keys, and over configs where it is made within the mapped function. Settings are decided as by
@@ -359,24 +331,20 @@ def make_train(
       config: the algorithm's config, whose floats may be traced; a name such as "a2c"; or None for PPO's. Values that
         are traced are not checked, and a traced `target_kl` makes the KL stop a part of the program.
       num_evals: evaluates this many times, evenly spaced, and before training; 0 never does.
-      preset: whether the tuned settings of the environment are used, where there are any.
+      preset: whether the environment's tuned settings are used.
       environment_parameters: of an environment given by name.
-      on_evaluation: is called on the host with each evaluation (an `Evaluation`), of each member of a mapped training,
-        in no certain order between members; what it raises ends the training.
-      **settings_by_name: `num_envs`, `num_steps`, `total_steps` or `num_updates`, `reset`, `reset_pool`,
-        `eval_episodes`, `eval_mode`, `eval_max_steps`, `eval_seed`, `eval_consecutive`, `keep_episodes`, and settings
-        of the algorithm.
+      on_evaluation: called on the host with each evaluation (`Evaluation`) of each member; its error ends the training.
+      **settings_by_name: those of the algorithm, `num_envs`, `num_steps`, `total_steps` or `num_updates`, `reset`,
+        `reset_pool`, `keep_episodes`, `eval_episodes`, `eval_mode`, `eval_max_steps`, `eval_seed`, `eval_consecutive`.
     Raises:
       ShoalError: a setting that cannot work, in one sentence, before anything is traced.
     """
     _check_effects(settings_by_name)
     catalogue.check_algorithm("" if config is None else config, "config")
+    if on_evaluation is not None and not callable(on_evaluation):
+        raise ShoalError(f"on_evaluation={on_evaluation!r:.80} is not a function of an Evaluation.")
     machine.prepare(max(getattr(jax.config, "jax_num_cpu_devices", 1), 1))
     require_usable(training=True)
-    if not (on_evaluation is None or callable(on_evaluation)):
-        raise ShoalError(
-            f"on_evaluation={arguments.short_repr(on_evaluation)} is no function; give one of an Evaluation."
-        )
     num_evals = arguments.whole_number("num_evals", num_evals, 0)
     evaluations = {"num_evals": num_evals} if num_evals else {}
     experiment = decide(
@@ -386,21 +354,17 @@ def make_train(
         use_preset=arguments.boolean("preset", preset),
         overrides={**settings_by_name, **evaluations, **ALONE},
     )
-    # Both are kept, as a run keeps them.
-    asked = experiment.config
+    asked = experiment.config  # both are kept, as a run keeps them
     experiment = dataclasses.replace(experiment, config=resolve(asked), unresolved_config=asked)
     experiment.validate()
     team.team_return_of(experiment.environment)
-    run, own = experiment.run, struct.as_arrays(experiment.config)
+    numbers = struct.as_arrays((experiment.environment, experiment.config))
+    points = tuple(experiment.run.evaluation_points()) if num_evals else ()
+    trainer = PureTraining(*numbers, experiment.run, points, experiment, on_evaluation)
     if not catalogue.is_builtin(experiment.algorithm):
-        program_settings = compiled_trainer.program_settings(run, 1, "return_mean", None)
         # Traced once, so that a mistake in a user's algorithm is found here, and not where the training is compiled.
-        jax.eval_shape(
-            update_once, compiled_trainer.member_shapes(experiment.environment, own, program_settings)
-        )
-    points = tuple(run.evaluation_points()) if num_evals else ()
-    environment = struct.as_arrays(experiment.environment)
-    return PureTraining(environment, own, run, points, experiment, on_evaluation)
+        jax.eval_shape(trainer.start, jax.random.key(0))
+    return trainer
 
 
 def _check_effects(overrides: Mapping[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """A trainer's state in the hands of a caller: how it starts, what makes it another trainer's, and how it resumes."""
 
 import dataclasses
+import logging
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ from jax.experimental import io_callback
 
 from shoal.base.errors import ShoalError
 from shoal.config import arguments, settings, struct
-from shoal.engine.evaluation import episodes_of, evaluate_keeping_episodes
+from shoal.engine import evaluation
 from shoal.engine.loop import train
 from shoal.engine.run import ProgramSettings, Run, policy_of
 from shoal.envs.base import unwrapped
@@ -22,6 +24,7 @@ from shoal.records.directory import RunDirectory
 from shoal.runs.plan.config_files import read_config
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies import policy_files
+from shoal.runs.policies.load import read_last
 from shoal.runs.train import finetuning, resume
 from shoal.runs.train.checkpointing import saved_leaves
 from shoal.types import Array, Learner, contract, spec_of
@@ -31,6 +34,15 @@ from shoal.xla.barriers import materialise
 CONSTANT = ("environment", "config", "total_updates")
 # Settings of a run that cannot change where it is resumed, and of which its updates and evaluations know nothing.
 ELSEWHERE = ("seeds", "seed", "absolute_episodes", "score", "eval_metrics")
+
+
+def _is_unknown(record: logging.LogRecord) -> bool:
+    """Report whether JAX logs an error that no caller receives: not that of a callback from here."""
+    frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else ()
+    return all(frame.filename != __file__ for frame in frames)
+
+
+logging.getLogger("jax._src.callback").addFilter(_is_unknown)
 
 
 class Evaluation(NamedTuple):
@@ -62,16 +74,9 @@ def update(run: Run, plan: Plan) -> tuple[Run, dict[str, Array]]:
 
 def evaluate(run: Run, plan: Plan) -> tuple[Run, dict[str, Array]]:
     """Evaluate the current policy, and return the metrics, with the episodes where they are kept; as `update`."""
-    run, metrics = evaluated(_as_data(run), plan)
+    run, metrics = evaluation.evaluate(_as_data(run), keep_episodes=plan.keep_episodes)
     report(run, metrics, True, plan)
     return without_constants(run), metrics
-
-
-def evaluated(run: Run, plan: Plan) -> tuple[Run, dict[str, Array]]:
-    """Evaluate the current policy within a program, and tell nobody."""
-    run, metrics = evaluate_keeping_episodes(run)
-    episodes = episodes_of(run.evaluation) if plan.keep_episodes else {}
-    return dataclasses.replace(run, evaluation=()), {**metrics, **episodes}
 
 
 def report(run: Run, metrics: Mapping[str, Array], is_made: Array | bool, plan: Plan) -> None:
@@ -86,9 +91,8 @@ def report(run: Run, metrics: Mapping[str, Array], is_made: Array | bool, plan: 
             function(Evaluation(int(updates), int(updates) * steps_per_update, numbers, np.asarray(key)))
 
     # Not in order, since what is ordered cannot be mapped.
-    io_callback(
-        on_host, None, is_made, run.updates, jax.random.key_data(run.key), dict(metrics), ordered=False
-    )
+    numbers = is_made, run.updates, jax.random.key_data(run.key), dict(metrics)
+    io_callback(on_host, None, *numbers, ordered=False)
 
 
 def _as_data(run: Run) -> Run:
@@ -108,62 +112,50 @@ def begin_from(run: Run, given: Learner | finetuning.SavedLeaves | None) -> Run:
     """Let a new run start from a learner, or from saved leaves of one; None leaves it as it is.
 
     Of a learner everything is taken that does not belong to its environments, which start anew: a replay is empty.
+
+    Raises:
+      ShoalError: the learner has other leaves than the run's.
     """
     if given is None:
         return run
     if isinstance(given, Learner):
         empty = run.config.algorithm(spec_of(run.environment)).without_replay or (lambda learner: learner)
-        learner = run.learner._replace(shared=empty(given).shared)
+        saved = struct.named_leaves(given.shared)
+        parts = {name.split("/", 1)[0] for name in (*saved, *struct.named_leaves(run.learner.shared))}
+        shared = struct.with_saved_parts(run.learner.shared, saved, parts)
+        learner = run.learner._replace(shared=empty(given._replace(shared=shared)).shared)
     else:
         learner = finetuning.inherit_learner(run, given)
     run = dataclasses.replace(run, learner=learner)
     return dataclasses.replace(run, best=run.best._replace(policy=policy_of(run)))
 
 
-def require_learner(learner: object, expected: Learner) -> None:
-    """Require a learner of a trainer's structure.
+class Source(NamedTuple):
+    """A member of a run on the disk."""
 
-    Raises:
-      ShoalError: it is another one.
-    """
-    if not isinstance(learner, Learner):
-        raise ShoalError(
-            f"learner={arguments.short_repr(learner)} is no learner; give one such as trainer(key) returns, or "
-            "state.learner."
-        )
-    for name, here, there in contract.differences(expected, learner):
-        raise ShoalError(
-            f"the learner is of another trainer: its {name!r} is {there or 'missing'}, and {here or 'none'} here; "
-            "train with the same spaces, network and normalisation."
-        )
+    path: Path
+    from_step: int | str  # the checkpoint; "" for the run's end, or its newest one
+    seed: int | None
+    label: str | None
+
+    @property
+    def place(self) -> int:
+        """The place of the member among all; the first without a seed and a label."""
+        return members.chosen(members.members_of_config(read_config(self.path)), self.seed, self.label)[0]
 
 
-def saved_learner(
-    member: Run,
-    experiment: Experiment,
-    source: str | Path,
-    from_step: str,
-    seed: int | None,
-    label: str | None,
-) -> dict[str, np.ndarray]:
-    """Read what a member of another run had learned, as `--from` does; without a seed and a label of the first one.
+def saved_learner(member: Run, experiment: Experiment, source: Source) -> dict[str, np.ndarray]:
+    """Read what a member of another run had learned, as `--from` does.
 
     Raises:
       ShoalError: there is no such run, checkpoint or member, or it does not fit.
     """
-    saved = finetuning.saved_learners(source, from_step)
-    finetuning.check_inherit(member, saved, experiment.algorithm, str(source))
-    place = _place(read_config(Path(source).expanduser()), seed, label)
-    return {name: x[place] for name, x in saved.items()}
+    saved = finetuning.learner_leaves(read_last(source.path, str(source.from_step)), str(source.path))
+    finetuning.check_inherit(member, saved, experiment.algorithm, str(source.path))
+    return {name: x[source.place] for name, x in saved.items()}
 
 
-def _place(config: Mapping[str, Any], seed: int | None, label: str | None) -> int:
-    return members.chosen(members.members_of_config(config), seed, label)[0]
-
-
-def restored(
-    shapes: Run, experiment: Experiment, path: str | Path, from_step: str, seed: int | None, label: str | None
-) -> Run:
+def restored(shapes: Run, experiment: Experiment, source: Source) -> Run:
     """Read a member of a run from a checkpoint, whole.
 
     Args:
@@ -171,15 +163,14 @@ def restored(
     Raises:
       ShoalError: there is no such run, checkpoint or member, or it was trained otherwise.
     """
-    directory = RunDirectory.open(arguments.path("run", path))
+    directory = RunDirectory.open(source.path)
     checkpoints, config = Checkpoints(directory.path), read_config(directory.path)
-    place = _place(config, seed, label)
-    steps = choose_checkpoint(checkpoints, from_step, "from_step")
+    steps = choose_checkpoint(checkpoints, source.from_step, "from_step")
     resume.check_budget(directory, experiment.run, steps)
     leaves, record = checkpoints.load(steps)
-    own = {name: config["run"][name] for name in ELSEWHERE if name in config["run"]}
-    here = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, **own))
-    difference = resume.first_difference(record["identity"], resume.identity_of(here, here.as_json()))
+    run = dataclasses.replace(experiment.run, **{name: config["run"][name] for name in ELSEWHERE})
+    own = dataclasses.replace(experiment, run=run)
+    difference = resume.first_difference(record["identity"], resume.identity_of(own, own.as_json()))
     if config.get("evolution"):
         difference = "its settings change while it trains"
     elif record.get("without_replay"):
@@ -190,7 +181,7 @@ def restored(
             "start_from=...) takes its parameters alone."
         )
     by_name = {f"run/{name}": x for name, x in leaves.items()}
-    found = policy_files.restore(saved_leaves(shapes), by_name, "run", place)
+    found = policy_files.restore(saved_leaves(shapes), by_name, "run", source.place)
     return struct.with_named_leaves(shapes, struct.named_leaves(shapes) | found)
 
 
@@ -211,7 +202,7 @@ def require_state(state: object, own: Run) -> None:
         )
     if difference := _difference(state, own):
         raise ShoalError(
-            f"the state is of another trainer: {difference}; trainer.start(key, learner=state.learner) goes on with "
+            f"the state is of another trainer: {difference}; trainer.start(key, state.learner) goes on with "
             "what it has learned."
         )
 
@@ -221,28 +212,24 @@ def _difference(state: Run, own: Run) -> str:
     there, here = map(_settings_of, (state, own))
     for name, value in here.items():
         other = there.get(name, value)
-        is_mapped = hasattr(value, "shape") and value.shape != np.shape(other)
-        if is_mapped or struct.is_traced(*jax.tree.leaves((value, other))):
+        if value is other or struct.is_traced(*jax.tree.leaves((value, other))):
             continue
-        if value != other:
-            return f"it has {name}={_text(other)}, and {_text(value)} is here"
+        is_alike = getattr(value, "shape", ()) == getattr(other, "shape", ())  # else it is said below
+        if is_alike and not np.array_equal(np.asarray(value, object), np.asarray(other, object)):
+            shown = [np.asarray(x) if hasattr(x, "shape") else x for x in (other, value)]
+            return f"it has {name}={shown[0]}, and {shown[1]} is here"
     for name, expected, found in contract.differences(own, state):
         return f"its {name!r} is {found or 'missing'}, and {expected or 'none'} here (jax.vmap maps several)"
     return ""
 
 
-def _text(value: object) -> str:
-    return str(np.asarray(value)) if hasattr(value, "shape") else arguments.short_repr(value)
-
-
 def _settings_of(run: Run) -> dict[str, Any]:
     """Return what tells the state of a trainer from others', by names for people."""
-    numbers = {name: x for name, x in struct.named_leaves(run.environment).items() if np.ndim(x) == 0}
     return {
         "environment": type(unwrapped(run.environment)).__name__,
         "algorithm": type(run.config).__name__,
         **settings.flat(run.config),
         **run.settings._asdict(),
-        **{f"env.{name}": x for name, x in numbers.items()},
+        **struct.named_leaves({"env": run.environment}),
         "num_updates": run.total_updates,
     }
