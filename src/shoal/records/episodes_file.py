@@ -69,7 +69,7 @@ def read_episodes(run_path: Path) -> Rows:
         return []
     with report_os_errors(f"{path} cannot be read"):
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = dict(file)
             results = {name: x for name, x in arrays.items() if name not in ABOUT}
             numbers = enumerate(arrays["updates"])

@@ -217,7 +217,7 @@ def _difference(state: Run, own: Run) -> str:
         is_alike = getattr(value, "shape", ()) == getattr(other, "shape", ())  # else it is said below
         if is_alike and not np.array_equal(np.asarray(value, object), np.asarray(other, object)):
             shown = [np.asarray(x) if hasattr(x, "shape") else x for x in (other, value)]
-            return f"it has {name}={shown[0]}, and {shown[1]} is here"
+            return f"it has {name}={shown[0]!s}, and {shown[1]!s} is here"
     for name, expected, found in contract.differences(own, state):
         return f"its {name!r} is {found or 'missing'}, and {expected or 'none'} here (jax.vmap maps several)"
     return ""
@@ -230,6 +230,6 @@ def _settings_of(run: Run) -> dict[str, Any]:
         "algorithm": type(run.config).__name__,
         **settings.flat(run.config),
         **run.settings._asdict(),
-        **struct.named_leaves({"env": run.environment}),
+        **struct.named_leaves({"environment": run.environment}),
         "num_updates": run.total_updates,
     }
