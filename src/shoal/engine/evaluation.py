@@ -30,6 +30,7 @@ from shoal.engine.run import (
 )
 from shoal.envs import summaries
 from shoal.envs.base import counted_reward
+from shoal.envs.trials import OF_EPISODE_SUFFIX
 from shoal.types import (
     Algorithm,
     Array,
@@ -43,6 +44,9 @@ from shoal.types import (
     spec_of,
 )
 from shoal.types.contract import described, refuse
+
+# The entries of `info` that a trial has of each of its episodes, of every world.
+TRIAL_RESULTS = tuple(f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length"))
 
 
 class EpisodeResults(NamedTuple):
@@ -210,6 +214,7 @@ def _summarise_info(name: str, x: Array) -> dict[str, Array]:
 
 
 MODES = {"greedy": (True,), "sampled": (False,), "both": (True, False)}  # whether each part is greedy
+PREFIXES = ("", "sampled_")  # of the names of each part's results
 
 
 def evaluate_policy(
@@ -239,13 +244,30 @@ def evaluate_policy(
 def metrics_of_modes(results: Sequence[EpisodeResults], settings: ProgramSettings) -> dict[str, Array]:
     """Compute the metrics of an evaluation from the episodes of each of its modes."""
     all_metrics: dict[str, Array] = {}
-    for index, result in enumerate(results):
+    for result, prefix in zip(results, PREFIXES, strict=False):
         metrics = summarise_episodes(result)
         if settings.eval_metrics is not None:
             metrics |= checked_numbers(settings.eval_metrics, settings.eval_metrics(result), metrics)
-        prefix = "sampled_" if index else ""
         all_metrics |= {f"{prefix}{name}": x for name, x in metrics.items()}
     return all_metrics
+
+
+def episodes_of(evaluation: Sequence[EvaluationState]) -> dict[str, Array]:
+    """Return the results of each episode of an evaluation that has ended, by the names that `evaluations.npz` has.
+
+    Args:
+      evaluation: the episodes of each mode; of a population with a leading member axis.
+    Returns:
+      `return` and `length`, [..., N]; of several agents `return_agents`, [..., N, A]; of trials `return_of_episode` and
+      `length_of_episode`, [..., N, K]. Those of a second mode begin with `sampled_`.
+    """
+    found: dict[str, Array] = {}
+    for results, prefix in zip((state.results for state in evaluation), PREFIXES, strict=False):
+        own = {"return": results.returned, "length": results.length}
+        own |= {} if isinstance(results.agents, tuple) else {"return_agents": results.agents}
+        own |= {name: x.astype(jnp.float32) for name, x in results.info.items() if name in TRIAL_RESULTS}
+        found |= {f"{prefix}{name}": x for name, x in own.items()}
+    return found
 
 
 class Subject(NamedTuple):
@@ -323,12 +345,19 @@ def continue_evaluation(
     return run, ({**metrics, "score": score}, is_done)
 
 
-def evaluate(run: Run, subject: Subject | None = None) -> tuple[Run, dict[str, Array]]:
-    """Evaluate a run's policy as a whole; the current one is stored if it is the best so far (see `is_better`)."""
+def evaluate(
+    run: Run, subject: Subject | None = None, *, keep_episodes: bool = False
+) -> tuple[Run, dict[str, Array]]:
+    """Evaluate a run's policy as a whole; the current one is stored if it is the best so far (see `is_better`).
+
+    Returns:
+      the run, and the metrics, with the results of each episode too where they are kept (`episodes_of`).
+    """
     subject = Subject(best=False, episodes=run.settings.eval_episodes) if subject is None else subject
     run = dataclasses.replace(run, evaluation=begin_evaluation(run, subject))
     run, (metrics, _) = continue_evaluation(run, run.settings.eval_max_steps, subject)
-    return dataclasses.replace(run, evaluation=()), metrics
+    episodes = episodes_of(run.evaluation) if keep_episodes else {}
+    return dataclasses.replace(run, evaluation=()), {**metrics, **episodes}
 
 
 def is_better(score: Array, best: Array) -> Array:

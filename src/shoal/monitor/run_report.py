@@ -15,6 +15,7 @@ from shoal.monitor.listeners import Listeners, StartedRun
 from shoal.monitor.progress import Progress
 from shoal.records import curves, scores
 from shoal.records.directory import RunDirectory
+from shoal.records.episodes_file import EpisodesFile
 from shoal.records.history import Numbers
 from shoal.records.members import Member, Members, members_of
 from shoal.records.metrics_file import Mark, MetricsWriter
@@ -42,6 +43,7 @@ class Reporter:
       mark: the end of the rows that are continued.
       listeners: are told the same, after the rows are added.
       companions: the processes beside the run, which may ask it to stop.
+      episodes: the file of the evaluations' episodes; None where they are not kept.
     """
 
     def __init__(
@@ -58,13 +60,14 @@ class Reporter:
         listeners: Sequence[object] = (),
         algorithm: str = "",
         companions: Companions | None = None,
+        episodes: EpisodesFile | None = None,
     ):
         self.directory, self.run, self.title, self.algorithm = directory, run, title, algorithm
         self._notes = notes
         self.members = members or members_of(range(run.seed, run.seed + run.seeds))
         self.listeners = Listeners(listeners)
         self.companions = Companions() if companions is None else companions
-        self.metrics = directory.metrics_file(mark)
+        self.metrics, self.episodes = directory.metrics_file(mark), episodes
         self._writer = MetricsWriter(self.metrics)
         self._interim = InterimWriter()
         total = run.total_updates * run.steps_per_update
@@ -159,8 +162,20 @@ class Reporter:
         self.progress.warn(note)
         return [note]
 
-    def on_evaluation(self, updates: int, metrics: Numbers) -> str:
-        """Write an evaluation."""
+    def flush(self) -> None:
+        """Make all so far persist through a power failure; for any thread.
+
+        Raises:
+          ShoalError: that is not possible.
+        """
+        self.metrics.flush()
+        if self.episodes is not None:
+            self.episodes.write()
+
+    def on_evaluation(self, updates: int, metrics: Numbers, episodes: Numbers | None = None) -> str:
+        """Write an evaluation; its episodes are written with the next checkpoint."""
+        if self.episodes is not None:
+            self.episodes.add(updates, episodes or {})
         number = len(self.evaluations)  # of a resumed run too
         self._write_rows(
             "evaluation", updates, [{"evaluation": number, **row} for row in self._by_member(metrics)]

@@ -10,6 +10,7 @@ from shoal.base.errors import ShoalError
 from shoal.config.arguments import short_repr
 from shoal.records import curves, scores
 from shoal.records.checkpoints import Checkpoints
+from shoal.records.episodes_file import read_episodes
 from shoal.records.history import OPTIMISER_STEPS, History, Numbers, Seconds
 from shoal.records.json_files import read_number
 from shoal.records.metrics_file import Mark, by_updates
@@ -107,7 +108,8 @@ def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice, name:
 
     Args:
       which: the steps; "last", the newest; "best", that of the evaluation with the highest interquartile mean over
-        seeds; or a function that is given all records of sound checkpoints by steps and returns the steps of one.
+        seeds; or a function that is given all records of sound checkpoints by steps and returns the steps of one. A
+        record has the `episodes` of its evaluation too, where they are kept.
       name: of the setting that says so, for errors.
     Raises:
       ShoalError: there is none.
@@ -121,7 +123,9 @@ def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice, name:
     if not found:
         raise ShoalError(f"run directory {str(checkpoints.run_path)!r} holds no checkpoint that is sound.")
     if callable(which):
-        chosen = which({steps: info.record for steps, info in found.items()})
+        episodes = dict(read_episodes(checkpoints.run_path))
+        records = {steps: info.record for steps, info in found.items()}
+        chosen = which({k: x | {"episodes": episodes.get(x["updates"], {})} for k, x in records.items()})
         if chosen not in found:
             raise ShoalError(f"{name}={which!r} returns {chosen!r}, which is not one of {sorted(found)}.")
         return chosen

@@ -227,7 +227,7 @@ class Checkpoints:
         """
         with report_os_errors(f"{self.path} cannot be written to"):
             for folder in (self.run_path, self.path):
-                for name in (f"*{SUFFIX}", "*.json", "learning_curve.png"):
+                for name in (f"*{SUFFIX}", "*.json", "learning_curve.png", "evaluations.npz"):
                     for leftover in folder.glob(temporary_name(name, "*")):
                         leftover.unlink(missing_ok=True)
 

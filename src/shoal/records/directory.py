@@ -5,6 +5,7 @@
     summary.json            scores, speed, checksums, versions
     progress.json           scores so far, of a run that has not finished
     learning_curve.png
+    evaluations.npz         the episodes of the evaluations, where they are kept
     loggers/, films/        where these were asked for
     {best,last}.safetensors policies with their normalisers
 
@@ -29,6 +30,7 @@ from shoal.records import array_file, new_directory
 from shoal.records.array_file import SUFFIX, DamageError, UnusableError
 from shoal.records.arrays import Leaf, is_key, to_numpy
 from shoal.records.checkpoints import CHECKPOINTS
+from shoal.records.episodes_file import EVALUATIONS
 from shoal.records.json_files import (
     json_text,
     parse_json,
@@ -107,7 +109,8 @@ class RunDirectory:
         for folder in (CHECKPOINTS, LOGGERS, FILMS):
             shutil.rmtree(self.path / folder, ignore_errors=True)
         policies = [f"{name}{SUFFIX}" for name in POLICIES]
-        for name in (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, *policies, LOCK):  # the lock last
+        files = (CONFIG, METRICS, SUMMARY, PROGRESS, LEARNING_CURVE, EVALUATIONS, *policies)
+        for name in (*files, LOCK):  # the lock last
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
         new_directory.remove_empty(self.created_directories)

@@ -16,9 +16,11 @@ from shoal.records import halving
 _USED, _EVALUATION, _WRITING = "most used", "evaluation", "logging and checkpoints"  # groups of the help
 _RESETS, _DEVICES = "resets and observations", "devices"
 _POOL, _CHECKPOINTS = Needs("reset", ("pool",)), Needs("checkpoints", (True,))
+_EVALUATED = Needs("eval_every", other_than=("never",), such_as=-1)
 # Where and how a run is made, what it writes besides, and what it is: the experiment itself counts without them.
 _WHERE = Use(on_resume="ignored", tells_apart=False, identifies=False)
 _BESIDES = Use(on_resume="may change", tells_apart=False, identifies=False)
+_KEPT = dataclasses.replace(_BESIDES, in_pure=True)
 _TEXT = dataclasses.replace(_BESIDES, describes=True)
 _SIZE, _JUDGEMENT = Use(in_sweep=True, in_pure=True), Use(in_pure=True)
 _FUNCTION, _SEEDS = Use(imports=True), Use(tells_apart=False)
@@ -109,15 +111,12 @@ class RunConfig:
     """Evaluates with the policy's mode (greedy), with samples (sampled), or with both; then the greedy score counts."""
     eval_max_steps: int = parameter(10_000, low=1, high=LARGEST_INDEX, group=_EVALUATION, use=_JUDGEMENT)
     """Cuts an episode of an evaluation after this many steps, for environments that may never end."""
-    score: str = parameter(
-        "return_mean",
-        group=_EVALUATION,
-        needs=Needs("eval_every", other_than=("never",), such_as=-1),
-        use=_FUNCTION,
-    )
+    score: str = parameter("return_mean", group=_EVALUATION, needs=_EVALUATED, use=_FUNCTION)
     """Chooses the best policy by this metric of an evaluation, or by module:function of all metrics."""
     eval_metrics: str = parameter("", group=_EVALUATION, use=_FUNCTION)
     """Adds the metrics that this module:function computes from the episodes of an evaluation."""
+    keep_episodes: bool = parameter(False, group=_EVALUATION, needs=_EVALUATED, use=_KEPT)
+    """Keeps the return and the length of each episode of the evaluations while training, in evaluations.npz."""
     log_every: int = parameter(
         0, low=0, high=MAX_STEPS, group=_WRITING, use=Use("may change", tells_apart=False)
     )

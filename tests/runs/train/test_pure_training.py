@@ -157,7 +157,7 @@ def test_training_is_differentiated_by_a_setting():
 def test_equal_shapes_compile_once():
     """Of one function, and of two that are made alike."""
     settings = {**SMALL, "num_updates": 2}
-    program = pure_training._compiled(True)
+    program = pure_training._compiled(pure_training._train, True)
     before = program._cache_size()
     for step_size in (0.5, 0.25):
         train = shoal.make_train(ActionReward(), BanditConfig(step_size=step_size), **settings)

@@ -129,6 +129,20 @@ def read_policies(
     return StoredPolicies(*run, leaves, experiment.members, scores, failed, steps, which, prefix)
 
 
+def read_last(path: str | Path, from_step: str = "") -> Mapping[str, Any]:
+    """Read what all members of a run had learned at its end, or at a checkpoint; of a run in progress at its newest.
+
+    Raises:
+      ShoalError: there is no such run or checkpoint, or it is damaged.
+    """
+    directory = RunDirectory.open(arguments.path("from", path))
+    if (chosen := from_step or checkpoint_instead(directory, "last")) is None:
+        return directory.load_policy("last")[0]
+    checkpoints = Checkpoints(directory.path)
+    steps = choose_checkpoint(checkpoints, chosen, "from_step")
+    return policy_files.learner_leaves(checkpoints.load(steps, without=(policy_files.LOCAL,))[0])
+
+
 def checkpoint_instead(directory: RunDirectory, which: str) -> int | None:
     """Return the newest sound checkpoint of a run that has not finished, and say that it is used; else None."""
     has_finished = directory.policy_path(which).is_file() or (directory.path / SUMMARY).is_file()

@@ -392,7 +392,7 @@ class RunSupervisor:
             steps,
             leaves,
             record,
-            before=self.reporter.metrics.flush,
+            before=self.reporter.flush,
             after=lambda: self._after_writing(*so_far),
         )
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from shoal.base import signals
 from shoal.base.errors import SavingError, ShoalError
-from shoal.config import arguments
 from shoal.config.settings import flat
 from shoal.engine.run import ProgramSettings, Run
 from shoal.monitor import run_report as reports
@@ -20,6 +19,7 @@ from shoal.monitor.companions import Companions
 from shoal.records import checkpoint_record
 from shoal.records.checkpoints import Checkpoints
 from shoal.records.directory import COMPLETE, LOGGERS, SUMMARY, RunDirectory
+from shoal.records.episodes_file import EpisodesFile, read_episodes
 from shoal.records.history import History
 from shoal.records.lock import Lock
 from shoal.records.metrics_file import NOTHING
@@ -28,7 +28,7 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.differences import directory_words
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.policies import filming, policy_files
-from shoal.runs.policies.load import checkpoint_instead
+from shoal.runs.policies.load import read_last
 from shoal.runs.train import compiled_trainer, finetuning, memory_limits, pbt_run, pieces, resume
 from shoal.runs.train.checkpointing import RunSupervisor
 from shoal.runs.train.compiled_trainer import CompiledRun, EvaluationPrograms
@@ -307,7 +307,7 @@ def save_run(
         )
     try_to(directory.save_summary, summary)
     reporter.draw_learning_curve(summary)
-    try_to(reporter.metrics.write)  # once more the rows that a disk refused while training went on
+    try_to(reporter.flush)  # once more the rows that a disk refused while training went on
     reporter.listeners.tell("on_end", summary)
     steps = history.updates * run.steps_per_update
     trained_run = TrainedRun(
@@ -339,6 +339,12 @@ def _writing(
     """Write the progress of a run; a new one that fails before anything can be kept leaves nothing behind."""
     experiment, run = plan.experiment, plan.experiment.run
     with contextlib.ExitStack() as open_outputs:
+        episodes = None
+        if run.keep_episodes:
+            source = origin.directory if isinstance(origin, Restoration) else directory
+            # Those that the checkpoint counts.
+            kept = [row for row in read_episodes(source.path) if row[0] <= history.evaluated]
+            episodes = EpisodesFile(directory.path, experiment.members, run.steps_per_update, kept)
         reporter = reports.Reporter(
             directory,
             run,
@@ -351,6 +357,7 @@ def _writing(
             listeners=call.listeners,
             algorithm=experiment.algorithm,
             companions=companions,
+            episodes=episodes,
         )
         open_outputs.enter_context(reporter)
         with contextlib.suppress(ShoalError):  # which is reported where the first rows are written
@@ -440,16 +447,8 @@ def inherit_from(experiment: Experiment, settings: ProgramSettings) -> Callable[
       ShoalError: there is no such run, or its parameters do not fit.
     """
     source = experiment.started_from
-    directory = RunDirectory.open(arguments.path("from", source))
-    if (chosen := experiment.from_step or checkpoint_instead(directory, "last")) is not None:
-        checkpoints = Checkpoints(directory.path)
-        steps = checkpoint_record.choose_checkpoint(checkpoints, chosen, "from_step")
-        leaves, _ = checkpoints.load(steps, without=(policy_files.LOCAL,))
-        leaves = policy_files.learner_leaves(leaves)
-    else:
-        leaves, _ = directory.load_policy("last")
     first = experiment.solo[0]
     member = compiled_trainer.member_shapes(first.environment, first.config, settings)
-    saved = finetuning.learner_leaves(leaves, source)
+    saved = finetuning.learner_leaves(read_last(source, experiment.from_step), source)
     finetuning.check_inherit(member, saved, experiment.algorithm, source)
     return functools.partial(finetuning.inherit, saved=saved, seeds=experiment.run.seeds)

@@ -31,7 +31,7 @@ def check_inherit(member: Run, saved: SavedLeaves, algorithm: str, source: str) 
         )
     shapes = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in saved.items()}
     try:
-        new = jax.eval_shape(_inherit_learner, member, shapes)
+        new = jax.eval_shape(inherit_learner, member, shapes)
     except ShoalError as error:
         raise ShoalError(f"from={source!r} does not fit: {error}") from error
     contract.require_same(inherit, "learner", new, member.learner)
@@ -52,12 +52,13 @@ def inherit(population: Run, saved: SavedLeaves, seeds: int) -> Run:
     return dataclasses.replace(population, learner=learner, best=best)
 
 
-def _inherit_learner(run: Run, saved: Mapping[str, jax.Array]) -> Learner:
+def inherit_learner(run: Run, saved: Mapping[str, Any]) -> Learner:
+    """Return the learner of one run as its algorithm takes it over from saved leaves, which must have been checked."""
     return run.config.algorithm(spec_of(run.environment)).inherit(run.learner, saved)  # type: ignore[misc]  # checked before
 
 
 def _inherit_with_policy(run: Run, saved: Mapping[str, jax.Array]) -> tuple[Learner, PyTree]:
-    learner = jax.tree.map(jnp.asarray, _inherit_learner(run, saved))
+    learner = jax.tree.map(jnp.asarray, inherit_learner(run, saved))
     return learner, policy_of(dataclasses.replace(run, learner=learner))
 
 

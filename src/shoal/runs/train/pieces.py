@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.base import cpu
 from shoal.base.signals import Phase
-from shoal.engine.evaluation import Subject
+from shoal.engine.evaluation import Subject, episodes_of
 from shoal.engine.nonfinite import NOWHERE, STOPPED, explanation, failed_members
 from shoal.engine.population import member_layout as populations
 from shoal.engine.population.compaction import Dealer, stop_others
@@ -115,11 +115,14 @@ def _evaluate(
 ) -> tuple[Run, bool]:
     """Evaluate, and tell the reporter; return the population, and False if a signal ended the evaluation early."""
     seconds = history.seconds.evaluate
-    population, metrics = _evaluate_in_pieces(compiled_run.evaluation, population, history, pacer, supervisor)
+    population, metrics, episodes = _evaluate_in_pieces(
+        compiled_run.evaluation, population, history, pacer, supervisor
+    )
     if metrics is not None:
         history.evaluations.append((history.updates, metrics))
         speed = _evaluation_speed(metrics, supervisor.run, history, history.seconds.evaluate - seconds)
-        history.stop(supervisor.reporter.on_evaluation(history.updates, {**metrics, **speed}))
+        reporter = supervisor.reporter
+        history.stop(reporter.on_evaluation(history.updates, {**metrics, **speed}, episodes))
     return population, metrics is not None
 
 
@@ -177,8 +180,11 @@ def _evaluate_in_pieces(
     history: History,
     pacer: Pacer,
     supervisor: RunSupervisor,
-) -> tuple[Run, Numbers | None]:
-    """Evaluate a population; the metrics are None if the evaluation was broken off."""
+) -> tuple[Run, Numbers | None, Numbers]:
+    """Evaluate a population; the metrics are None if the evaluation was broken off.
+
+    The last is the episodes, [members, episodes, ...], where they are kept.
+    """
     supervisor.begins(Phase.EVALUATING)
     start_time = time.perf_counter()
     population = dataclasses.replace(population, evaluation=programs.begin(population))
@@ -192,17 +198,23 @@ def _evaluate_in_pieces(
             break
     if can_explain_faults(population.environment):
         _note_faults(population, history, supervisor)
+    episodes = episodes_of(population.evaluation) if supervisor.run.keep_episodes else {}
     population = dataclasses.replace(population, evaluation=())
     # Members that failed or were stopped played on with what they had, which is nobody's result.
     is_left_out = programs.subject.leaves_out(np.asarray(population.fault))
-    numbers = {name: _without(is_left_out, x) for name, x in jax.device_get(metrics).items()}
+    numbers, episodes = (
+        {name: _without(is_left_out, x) for name, x in jax.device_get(found).items()}
+        for found in (metrics, episodes)
+    )
     history.spend(evaluate=time.perf_counter() - start_time)
-    return population, numbers if is_done else None
+    return population, numbers if is_done else None, episodes
 
 
 def _without(members: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return numbers of members with NaN in the places of some of them, which are marked, [members]."""
-    return np.where(members, np.float32(np.nan), numbers) if members.any() else np.asarray(numbers)
+    numbers = np.asarray(numbers)
+    marked = members.reshape(-1, *[1] * (numbers.ndim - 1))
+    return np.where(marked, np.float32(np.nan), numbers) if members.any() else numbers
 
 
 def _note_faults(population: Run, history: History, supervisor: RunSupervisor) -> None:
@@ -253,7 +265,7 @@ def with_absolute_metric(
     evaluation = programs.result()
     history.spend(compile=time.perf_counter() - start_time)
     pacer = Pacer(first=64)
-    population, results = _evaluate_in_pieces(evaluation, trained.population, history, pacer, supervisor)
+    population, results, _ = _evaluate_in_pieces(evaluation, trained.population, history, pacer, supervisor)
     if results is None:
         supervisor.between_pieces(population, history)
         raise AssertionError("a supervisor that wants to stop does so between pieces")

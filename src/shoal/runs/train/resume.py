@@ -328,7 +328,7 @@ class Restoration:
           ShoalError: it does not fit.
         """
         saved = info.record.get("identity", {})
-        if reason := _first_difference(saved, self.identity):
+        if reason := first_difference(saved, self.identity):
             raise self._misfit(info.steps, reason)
         if reason := find_damage(content, checkpoint_record.mark_of(info.record)):
             return f"{METRICS} does not fit it: {reason}"
@@ -437,7 +437,8 @@ def machine_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str
     return ", ".join(f"{name} ({saved.get(name)!r} then, {now.get(name)!r} now)" for name in names)
 
 
-def _first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+def first_difference(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """Say in a clause how the identity of a checkpoint differs from another one (`identity_of`), or ""."""
     for part, names in expected.items():
         for name, value in names.items():
             found = saved.get(part, {}).get(name)
