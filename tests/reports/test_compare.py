@@ -202,6 +202,10 @@ def test_too_few_runs(write_run):
         ({"run": {"score": "success"}}, "score=return_mean and success"),
         ({"config": {"eval_env": {"gravity": 3.7}}}, r"env.gravity=9.8 and 3.7"),
         (
+            {"config": {"eval_env": {"name": "CartPole-v1", "parameters": {"gravity": 3.7}}}},
+            r"env.gravity=9.8 and 3.7",
+        ),
+        (
             {"config": {"environment": {"name": "CartPole-v1", "parameters": {"gravity": 1.0}}}},
             "env.gravity=9.8 and 1.0",
         ),

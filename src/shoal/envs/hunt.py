@@ -64,7 +64,7 @@ class Hunt:
         position = jnp.clip(state.position + self.time_step * velocity, 0.0, 1.0)
         is_caught = jnp.linalg.norm(position[0] - position[1]) <= self.catch_radius
         is_over = state.time >= self.max_time - TOLERANCE * self.time_step
-        reward = SIGNS * jnp.where(is_caught, -self.caught_reward, self.step_reward)
+        reward = jnp.asarray(SIGNS) * jnp.where(is_caught, -self.caught_reward, self.step_reward)
         state = HuntState(state.time + self.time_step, position)
         info = {"caught": is_caught.astype(jnp.float32)}
         return state, transition(observe(state, angle), reward, terminated=is_caught | is_over, info=info)

@@ -235,7 +235,7 @@ def read_entry(source: Source, metric: str) -> ComparedRun:
     return ComparedRun(
         path=source.path,
         origin=(run.path.resolve(), tuple(places.tolist())),
-        environment=run.environment,
+        environment=_evaluated_in(run.config)["name"],
         algorithm=run.algorithm,
         seeds=tuple(run.members[k].seed for k in places),
         scores=np.where(failed, -np.inf, scores),
@@ -274,8 +274,16 @@ def _evaluation_of(config: Mapping[str, Any]) -> dict[str, object]:
     """Return what decides what the scores of a run are of: settings, and parameters of the evaluated environment."""
     with report_wrong_types("config.json"):
         settings = {name: config["run"][name] for name in EVALUATION_SETTINGS if name in config["run"]}
-        parameters = {**config["environment"]["parameters"], **config.get("eval_env", {})}
+        parameters = _evaluated_in(config)["parameters"]
     return settings | {f"{ENVIRONMENT}{name}": value for name, value in parameters.items()}
+
+
+def _evaluated_in(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the environment whose scores a run has: that of its evaluations, which another name may make."""
+    trained, elsewhere = config["environment"], config.get("eval_env", {})
+    if {"name", "parameters"} <= elsewhere.keys():
+        return elsewhere
+    return {"name": trained["name"], "parameters": {**trained["parameters"], **elsewhere}}
 
 
 def evaluation_differences(entries: Sequence[ComparedRun]) -> list[str]:

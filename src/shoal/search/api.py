@@ -16,7 +16,6 @@ from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
 from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
-from shoal.types import Environment
 
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
@@ -33,7 +32,7 @@ def sweep(
     environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
-    eval_env: str | Environment | Mapping[str, object] | None = None,
+    eval_env: AnyEnvironment | Mapping[str, object] = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
@@ -81,7 +80,7 @@ def tune(
     environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
-    eval_env: str | Environment | Mapping[str, object] | None = None,
+    eval_env: AnyEnvironment | Mapping[str, object] = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
@@ -124,7 +123,7 @@ def pbt(
     environment_parameters: Mapping[str, object] | None = None,
     config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
-    eval_env: str | Environment | Mapping[str, object] | None = None,
+    eval_env: AnyEnvironment | Mapping[str, object] = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,

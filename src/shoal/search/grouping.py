@@ -19,7 +19,6 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import placement, resume
 from shoal.search.space import Point
-from shoal.types import Environment
 from shoal.xla import machine
 
 # Settings of a run that may differ between the settings of a sweep; the others name places, or how members are judged.
@@ -45,7 +44,7 @@ class Request:
     environment_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     config_file: Any = None
     use_preset: bool = True
-    evaluation: str | Environment | Mapping[str, Any] | None = None
+    evaluation: Any = None
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def decide(

@@ -53,12 +53,11 @@ def given(evaluation: str | Environment | Mapping[str, Any]) -> Elsewhere:
     """
     if isinstance(evaluation, Mapping) and not _is_named(evaluation):
         return Elsewhere(evaluation)
-    name, parameters = evaluation, {}
-    if isinstance(evaluation, Mapping):
-        name, parameters = evaluation["name"], evaluation["parameters"]
-    made = environment_of(name, parameters)
+    of: Mapping[str, Any] = {"name": evaluation, "parameters": {}}
+    of = evaluation if isinstance(evaluation, Mapping) else of
+    name, made = of["name"], environment_of(of["name"], of["parameters"])
     is_name = isinstance(name, str)
-    description = describing.describe_named(name, parameters) if is_name else describing.describe(made)
+    description = describing.describe_named(name, of["parameters"]) if is_name else describing.describe(made)
     return Elsewhere({}, describing.description_to_json(description), made)
 
 

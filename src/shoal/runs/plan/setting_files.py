@@ -82,7 +82,7 @@ def _with_nulls(value: Any) -> Any:
 
 def _read_yaml(yaml: Any, text: str) -> Any:
     """Read YAML as the values of JSON, so that names are texts."""
-    loader = type("Loader", (yaml.SafeLoader,), {})
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENTIAL, list("-+0123456789"))
     try:
         return json.loads(json.dumps(yaml.load(text, loader), default=str))
