@@ -124,8 +124,8 @@ def choose_checkpoint(checkpoints: Checkpoints, which: int | str | Choice, name:
         raise ShoalError(f"run directory {str(checkpoints.run_path)!r} holds no checkpoint that is sound.")
     if callable(which):
         episodes = dict(read_episodes(checkpoints.run_path))
-        records = {steps: info.record for steps, info in found.items()}
-        chosen = which({k: x | {"episodes": episodes.get(x["updates"], {})} for k, x in records.items()})
+        of = {k: x.record | {"episodes": episodes.get(x.record["updates"], {})} for k, x in found.items()}
+        chosen = which(of)
         if chosen not in found:
             raise ShoalError(f"{name}={which!r} returns {chosen!r}, which is not one of {sorted(found)}.")
         return chosen

@@ -16,7 +16,6 @@ from shoal.records.history import Numbers
 from shoal.records.members import Members, to_metadata
 
 EVALUATIONS = "evaluations.npz"
-ABOUT = ("updates", "steps", "seeds", "labels")  # the arrays that are no results
 
 Rows = list[
     tuple[int, Numbers]
@@ -71,7 +70,9 @@ def read_episodes(run_path: Path) -> Rows:
         try:
             with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = dict(file)
-            results = {name: x for name, x in arrays.items() if name not in ABOUT}
+            results = {
+                name: x for name, x in arrays.items() if name not in ("updates", "steps", "seeds", "labels")
+            }
             numbers = enumerate(arrays["updates"])
             return [(int(k), {name: x[:, row] for name, x in results.items()}) for row, k in numbers]
         except (zipfile.BadZipFile, ValueError, LookupError, EOFError) as error:

@@ -111,7 +111,7 @@ def test_a_resumed_run_may_begin_and_end_to_keep_them(tmp_path):
 
 def test_a_seed_that_failed_has_none(tmp_path):
     """NaN from there on, in the places of its episodes; the others keep theirs."""
-    world = Breaks(reward=1.0, within=1500.0)
+    world = Breaks(reward=1.0, within=600.0)
     run = train(tmp_path, world, BanditConfig(), seeds=6, num_updates=20, on_nan="freeze")
     ended = np.stack([np.isnan(metrics["length_mean"]) for _, metrics in run.evaluations], axis=1)
     assert ended.any()

@@ -5,7 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -198,7 +198,7 @@ def _evaluate_in_pieces(
             break
     if can_explain_faults(population.environment):
         _note_faults(population, history, supervisor)
-    episodes = episodes_of(population.evaluation) if supervisor.run.keep_episodes else {}
+    episodes: Any = episodes_of(population.evaluation) if supervisor.run.keep_episodes else {}
     population = dataclasses.replace(population, evaluation=())
     # Members that failed or were stopped played on with what they had, which is nobody's result.
     is_left_out = programs.subject.leaves_out(np.asarray(population.fault))

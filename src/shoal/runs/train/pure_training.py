@@ -219,7 +219,7 @@ class PureTraining:
         return Plan(program_settings, self.run.total_updates, *further)
 
     @functools.cached_property
-    def _constant(self) -> tuple[Environment, Any, np.int32]:
+    def _constant(self) -> tuple[Environment, Any, Any]:
         """What no update changes; of NumPy, since it may be made within a trace and outlive it."""
         return self.environment, self.config, np.int32(self.run.total_updates)
 

@@ -102,7 +102,7 @@ def _as_data(run: Run) -> Run:
 
 def without_constants(run: Run) -> Run:
     """Leave out what the caller has, which a program would copy."""
-    return dataclasses.replace(run, **dict.fromkeys(CONSTANT, ()))
+    return dataclasses.replace(run, environment=(), config=(), total_updates=())  # type: ignore[arg-type]
 
 
 # ---- where a state starts
@@ -121,7 +121,7 @@ def begin_from(run: Run, given: Learner | finetuning.SavedLeaves | None) -> Run:
     if isinstance(given, Learner):
         empty = run.config.algorithm(spec_of(run.environment)).without_replay or (lambda learner: learner)
         saved = struct.named_leaves(given.shared)
-        parts = {name.split("/", 1)[0] for name in (*saved, *struct.named_leaves(run.learner.shared))}
+        parts = [name.split("/", 1)[0] for name in (*saved, *struct.named_leaves(run.learner.shared))]
         shared = struct.with_saved_parts(run.learner.shared, saved, parts)
         learner = run.learner._replace(shared=empty(given._replace(shared=shared)).shared)
     else:
