@@ -29,6 +29,8 @@ class PlainStyle(TypedDict, total=False):
 
     activation: str
     layer_norm: bool
+    layer_norm_bias: bool
+    final_activation: bool
     initialiser: str
     out_initialiser: str | None
 
@@ -63,8 +65,9 @@ class Headed(nnx.Module):
         **style: Unpack[PlainStyle],
     ):
         self.head = head
-        scales = {"scale": hidden_scale, "out_scale": scale}
-        self.mlp = MLP(in_features, sizes, head.num_inputs, key=key, **scales, **style)
+        self.mlp = MLP(
+            in_features, sizes, head.num_inputs, scale=hidden_scale, out_scale=scale, key=key, **style
+        )
 
     @property
     def in_features(self) -> int:
