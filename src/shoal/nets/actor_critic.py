@@ -14,7 +14,6 @@ from shoal.base.errors import ShoalError
 from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig
 from shoal.nets.headed import Headed
-from shoal.nets.heads import head_for
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.types import EnvSpec, PyTree
 
@@ -62,7 +61,7 @@ class Actor(Headed):
     """Encoder, MLP and head: observations to a distribution over actions.
 
     Args:
-      config: the settings; its `distribution` may also be "gsde" here.
+      config: the settings.
     Raises:
       ShoalError: a space, a size or a name that does not fit.
     """
@@ -71,13 +70,7 @@ class Actor(Headed):
         encoder_key, mlp_key = jax.random.split(key)
         self.encoder = torsos.build(spec.observation_space, config.encoder, config, key=encoder_key)
         width, sizes = self.encoder.num_features, config.hidden_sizes
-        head = head_for(
-            spec.action_space,
-            config.distribution,
-            state_dependent_std=config.state_dependent_std,
-            initial_std=config.initial_std,
-            num_features=(width, *sizes)[-1],
-        )
+        head = config.head_of_policy(spec.action_space, (width, *sizes)[-1])
         super().__init__(head, width, sizes, scale=config.policy_scale, key=mlp_key, **config.head_style)
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> ActionDistribution:
@@ -101,7 +94,9 @@ class Critic(Headed):
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, key: Array):
         encoder_key, mlp_key = jax.random.split(key)
-        self.encoder = torsos.build(spec.observation_space, config.of_critic, config, key=encoder_key)
+        self.encoder = torsos.build(
+            spec.observation_space, config.of_critic, config.as_critic, key=encoder_key
+        )
         head, width, sizes = config.head_of_value(), self.encoder.num_features, config.critic_sizes
         super().__init__(head, width, sizes, scale=config.value_scale, key=mlp_key, **config.head_style)
 

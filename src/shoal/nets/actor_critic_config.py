@@ -10,15 +10,19 @@ from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.requirements import Needs, Table
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
+from shoal.nets.heads import PolicyHead, check_std, head_for
 from shoal.nets.torso_choice import Kind, TorsoSettings
 from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, TorsoConfig, check_torso
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
+from shoal.types.spaces import Space
 
 DistributionName = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
+PolicyName = Literal[DistributionName, "gsde"]
 _CATEGORICAL = Needs("value_head", ("categorical",))
 _APART = Needs("shared_torso", (False,))
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
+_OF_DEVIATION = Needs("distribution", ("auto", "normal", "tanh_normal", "gsde"))
 
 
 @struct.struct
@@ -56,18 +60,26 @@ class ActorCriticConfig(CoreConfig):
     (value_loss hl_gauss or two_hot)."""
     # Static, as value_high: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
     value_low: float | None = parameter(None, static=True, needs=_CATEGORICAL)
-    """Sets the lowest value that a categorical critic can predict; it has no default."""
+    """Sets the lowest value that a categorical critic can predict; None for both leaves a distance of 1 between its
+    numbers, with 0 in their middle."""
     value_high: float | None = parameter(None, static=True, needs=_CATEGORICAL)
-    """Sets the highest value that a categorical critic can predict; it has no default."""
+    """Sets the highest value that a categorical critic can predict, as value_low."""
     value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
     """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
-    distribution: DistributionName = parameter("auto", group="actions")
-    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
+    distribution: PolicyName = parameter("auto", group="actions")
+    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box. gsde
+    is a normal whose noise is a function of the network's last hidden layer, held for gsde_steps."""
     state_dependent_std: bool = parameter(False, group="actions", needs=(_CONTINUOUS, _NORMAL))
     """Makes the standard deviation an output of the network instead of a free parameter."""
     # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
-    initial_std: float = parameter(1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _NORMAL))
+    initial_std: float = parameter(
+        1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _OF_DEVIATION)
+    )
     """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
+    minimum_std: float = parameter(
+        1e-3, low=0.0, static=True, group="actions", needs=(_CONTINUOUS, _OF_DEVIATION)
+    )
+    """Adds this to the standard deviation of a continuous policy, so that it never falls below it."""
 
     def __post_init__(self) -> None:
         """Choose the torsos that are given by name."""
@@ -96,21 +108,38 @@ class ActorCriticConfig(CoreConfig):
     @property
     def as_critic(self) -> "ActorCriticConfig":
         """The same settings with the critic's torso and hidden layers in the place of the actor's."""
+        if self.critic_hidden_sizes is None and self.of_critic is self.encoder:
+            return self
         return dataclasses.replace(self, encoder=self.of_critic, hidden_sizes=self.critic_sizes)
+
+    def head_of_policy(self, action_space: Space, num_features: int) -> PolicyHead:
+        """Make the head of the actor, on a last hidden layer of this width."""
+        return head_for(
+            action_space,
+            self.distribution,
+            state_dependent_std=self.state_dependent_std,
+            initial_std=self.initial_std,
+            minimum_std=self.minimum_std,
+            num_features=num_features,
+        )
 
     def head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
         """Make the head of the critic.
 
         Raises:
-          ShoalError: a categorical one lacks its bounds, or they are not in order.
+          ShoalError: a categorical one has one bound alone, or they are not in order.
         """
         if self.value_head == "scalar":
             return ScalarValueHead()
         low, high = self.value_low, self.value_high
+        if low is None and high is None:
+            return CategoricalValueHead(
+                (1 - self.value_atoms) / 2, (self.value_atoms - 1) / 2, self.value_atoms
+            )
         if low is None or high is None or not low < high:
             raise ShoalError(
                 f"value_head='categorical' cannot have value_low={low} and value_high={high}; it needs two bounds of "
-                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0."
+                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0, or none."
             )
         return CategoricalValueHead(low, high, self.value_atoms)
 
@@ -122,4 +151,5 @@ class ActorCriticConfig(CoreConfig):
         """
         CoreConfig.validate(self)
         check_torso(self.critic_encoder)
+        check_std(self.initial_std, self.minimum_std)
         self.head_of_value()
