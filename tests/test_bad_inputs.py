@@ -145,6 +145,8 @@ NUMBERS = {
     "--surrogate dpo --dpo-alpha 0": "dpo_alpha=0",
     "--lr-schedule adaptive --desired-kl 0": "desired_kl=0",
     "--initial-std 0": "initial_std=0",
+    "--core gru --core-initialiser orthogonel": "core_initialiser='orthogonel' is none of orthogonal, lecun_normal",
+    "--core gru --core-recurrent-initialiser whole": "core_recurrent_initialiser='whole' is none of orthogonal",
     "--gradient-chunk -2": "gradient_chunk=-2",
 }
 

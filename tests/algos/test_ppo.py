@@ -199,6 +199,7 @@ VARIANTS = {
     "tanh_normal": ("Pendulum-v1", {"distribution": "tanh_normal", "surrogate": "penalty"}),
     "beta": ("Pendulum-v1", {"distribution": "beta"}),
     "correlated": ("Pendulum-v1", {"correlated_noise": True}),
+    "gsde": ("Pendulum-v1", {"distribution": "gsde", "gsde_steps": 3, "surrogate": "penalty"}),
     "masked": ("masked", {}),
     "masked_encoders": ("masked", {"encoder": "mlp_each", "norm_obs": True, "norm_reward": True}),
 }
@@ -263,7 +264,9 @@ def distance(first, second):
 
 
 FEW = pytest.mark.quick("tanh_normal", "masked_encoders")
-RARE = pytest.mark.rare("cartpole", "penalty", "separate", "normal", "beta", "masked", "adaptive", "clipped")
+RARE = pytest.mark.rare(
+    "cartpole", "penalty", "separate", "normal", "beta", "masked", "adaptive", "clipped", "gsde"
+)
 
 
 @pytest.mark.full
@@ -555,7 +558,7 @@ def test_an_infinite_kl_bound_is_no_bound_and_a_sweep_may_hold_it():
 
 
 def test_a_discrete_head_does_not_fit_a_box():
-    with pytest.raises(ShoalError, match="normal or tanh_normal or beta does"):
+    with pytest.raises(ShoalError, match="normal or gsde or tanh_normal or beta does"):
         with_settings(PPOConfig(), distribution="categorical").validate(
             EnvSpec(Box(-1, 1, (4,)), Box(-1, 1, (2,))), 4, 128
         )

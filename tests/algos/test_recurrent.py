@@ -96,6 +96,17 @@ VARIANTS = {kind: ("discrete", {"core": kind}) for kind in CELLS} | {
         "box",
         {"core": "lstm", "shared_torso": True, "memory_lasts": "run", **ALL_INPUTS},
     ),
+    "gru, shared, gsde, both forms of the action": (
+        "box",
+        {
+            **{"core": "gru", "shared_torso": True, "head_sizes": (4,), "distribution": "gsde"},
+            **{"action_embedding": 2, "action_beside_embedding": True, **ALL_INPUTS},
+        },
+    ),
+    "lstm, an action at the start": (
+        "parts",
+        {"core": "lstm", "action_embedding": 2, "start_action": "first", **ALL_INPUTS},
+    ),
     "mingru, noise, normalised, no layer before": (
         "box",
         {

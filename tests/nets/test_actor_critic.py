@@ -221,3 +221,27 @@ def test_sizes_that_contradict_a_shared_torso_are_named():
     ):
         config = NetworkConfig(shared_torso=True, critic_hidden_sizes=(32,))
         ActorCritic(CARTPOLE, config, key=jax.random.key(0))
+
+
+def test_support_of_a_categorical_critic_follows_from_its_number_of_atoms():
+    def ends(**settings):
+        values = NetworkConfig(value_head="categorical", **settings).head_of_value().values
+        return values[0], values[-1], values[1] - values[0]
+
+    assert ends(value_atoms=601) == (-300.0, 300.0, 1.0)
+    assert ends(value_low=0.0, value_high=100.0) == (0.0, 100.0, 2.0)
+
+
+def test_the_floor_of_a_deviation_is_a_setting():
+    for kind, state_dependent in (("normal", False), ("tanh_normal", True), ("gsde", False)):
+        config = NetworkConfig(
+            **SMALL, distribution=kind, state_dependent_std=state_dependent, minimum_std=0.25, initial_std=0.5
+        )
+        actor = config.build(PENDULUM, jax.random.key(0)).actor
+        narrow = jax.tree.map(lambda x: x - 50.0, actor.head)  # a free deviation falls to 0
+        actor.head = narrow
+        if state_dependent:
+            actor.mlp.projection[0].bias += -50.0
+        np.testing.assert_allclose(actor.policy(jnp.ones(3)).scale, 0.25, rtol=1e-5)
+    with pytest.raises(ShoalError, match=r"initial_std=0.2 must be above minimum_std=0.3"):
+        NetworkConfig(minimum_std=0.3, initial_std=0.2).validate()

@@ -325,7 +325,7 @@ def check_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
         raise ShoalError(
             f"action_space={space} is not supported by ppo; it must be Discrete, MultiDiscrete or Box."
         )
-    compatible = ["normal", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
+    compatible = ["normal", "gsde", "tanh_normal", "beta"] if isinstance(space, Box) else ["categorical"]
     if kind not in ("auto", *compatible):
         raise ShoalError(
             f"distribution={kind!r} does not fit action_space={space}; {' or '.join(compatible)} does."
@@ -333,7 +333,7 @@ def check_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
     if isinstance(space, Box):
         kind = "normal" if kind == "auto" else kind
         # The others lie in an interval, which is mapped to the bounds.
-        needs_bounds = kind != "normal" or config.action_scaling == "rescale"
+        needs_bounds = kind not in ("normal", "gsde") or config.action_scaling == "rescale"
         if needs_bounds and not space.can_be_scaled:
             wrong = "bounds at an infinite distance" if space.bounded else "infinite ones"
             raise ShoalError(

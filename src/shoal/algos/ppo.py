@@ -167,13 +167,15 @@ def act(
     elif config.correlated_noise:
         correlation = config.noise_correlation
         noise, raw = actions.sample_correlated(distribution, noise, timestep.first, key, correlation)
+    elif networks.distribution_of(config.network) == "gsde":
+        noise, raw = actions.sample_held(distribution, noise, timestep.first, key, config.gsde_steps)
     else:
         raw = actions.sample(distribution, key)
     previous = action_features(spec.action_space, raw) if jax.tree.leaves(memory.action) else ()
     extras = Extras(
         raw_action=raw if isinstance(spec.action_space, spaces.Box) else (),
         log_prob=actions.log_prob(distribution, raw),
-        distribution=distribution if surrogates.has_penalty(config) else (),
+        distribution=actions.without_noise(distribution) if surrogates.has_penalty(config) else (),
         memory=carry if sequences.stores_memories(policy.actor) else (),
     )
     return Memory(carry, previous, noise), to_action(raw), extras
@@ -394,6 +396,7 @@ def loss(
     acted, whenever the advantages were computed (`advantages.vtrace`).
     """
     batch, distribution, output = minibatches.evaluate(network, batch)
+    distribution = actions.without_noise(distribution)
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     if config.recompute == "minibatch":
         value = expectation(output)

@@ -131,7 +131,7 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     action_scaling: Literal["rescale", "clip"] = parameter(
         "rescale",
         group="actions",
-        needs=(Needs("action_space", kinds=("Box",)), Needs("distribution", ("auto", "normal"))),
+        needs=(Needs("action_space", kinds=("Box",)), Needs("distribution", ("auto", "normal", "gsde"))),
     )
     """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
     correlated_noise: bool = parameter(False, group="actions")
@@ -140,6 +140,11 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
         0.9, low=0.0, high=1.0, group="actions", needs=Needs("correlated_noise", (True,))
     )
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
+    gsde_steps: int = parameter(
+        4, low=0, high=LARGEST_INDEX, group="actions", needs=Needs("distribution", ("gsde",))
+    )
+    """Draws the noise of gsde anew after this many steps of the run; num_steps is once in each rollout, 0 where an
+    episode begins."""
     gradient_chunk: int = parameter(
         -1, low=-1, high=LARGEST_INDEX, group="optimisation", use=Use(tells_apart=False)
     )

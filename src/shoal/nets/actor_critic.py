@@ -62,7 +62,7 @@ class Actor(Headed):
     """Encoder, MLP and head: observations to a distribution over actions.
 
     Args:
-      config: the settings; its `distribution` may also be "gsde" here.
+      config: the settings.
     Raises:
       ShoalError: a space, a size or a name that does not fit.
     """

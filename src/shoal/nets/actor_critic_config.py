@@ -15,7 +15,7 @@ from shoal.config.requirements import Conditions, Needs, Table
 from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.headed import Head
-from shoal.nets.heads import head_for
+from shoal.nets.heads import check_std, head_for
 from shoal.nets.torso_choice import Kind, PartSettings, part
 from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, check_torso
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
@@ -23,11 +23,13 @@ from shoal.types import Array, EnvSpec
 from shoal.types.spaces import Space
 
 DistributionName = Literal["auto", "categorical", "normal", "tanh_normal", "beta"]
+PolicyName = Literal[DistributionName, "gsde"]
 _CATEGORICAL = Needs("value_head", ("categorical",))
 _APART = Needs("shared_torso", (False,))
 _CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _ACTOR, _CRITIC = Needs("actor_network", (None,)), Needs("critic_network", (None,))  # Shoal's own
+_OF_DEVIATION = Needs("distribution", ("auto", "normal", "tanh_normal", "gsde"))
 _HEAD = (Needs("policy_head", (None,)), _ACTOR)
 _OWN_HEAD = 3  # of a network's key: the number from which a head of the user's own has its key
 
@@ -99,13 +101,15 @@ class ActorCriticConfig(CoreConfig):
     module:Name."""
     # Static, as value_high: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
     value_low: float | None = parameter(None, static=True, needs=_CATEGORICAL)
-    """Sets the lowest value that a categorical critic can predict; it has no default."""
+    """Sets the lowest value that a categorical critic can predict; None for both leaves a distance of 1 between its
+    numbers, with 0 in their middle."""
     value_high: float | None = parameter(None, static=True, needs=_CATEGORICAL)
-    """Sets the highest value that a categorical critic can predict; it has no default."""
+    """Sets the highest value that a categorical critic can predict, as value_low."""
     value_atoms: int = parameter(51, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
     """Lets a categorical critic predict a distribution over this many numbers from value_low to value_high."""
-    distribution: DistributionName = parameter("auto", group="actions")
-    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box."""
+    distribution: PolicyName = parameter("auto", group="actions")
+    """Chooses the policy's distribution; auto uses what fits the action space: categorical, or normal for a Box. gsde
+    is a normal whose noise is a function of the network's last hidden layer, held for gsde_steps."""
     policy_head: PartSettings | None = part("policy_head", "head", group="actions", needs=_ACTOR)
     """Makes the policy's distribution by this head of your own, as module:Name; distribution then says in which form it
     samples actions. None is the head of distribution."""
@@ -113,9 +117,13 @@ class ActorCriticConfig(CoreConfig):
     """Makes the standard deviation an output of the network instead of a free parameter."""
     # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
     initial_std: float = parameter(
-        1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _NORMAL, *_HEAD)
+        1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _OF_DEVIATION, *_HEAD)
     )
     """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
+    minimum_std: float = parameter(
+        1e-3, low=0.0, static=True, group="actions", needs=(_CONTINUOUS, _OF_DEVIATION, *_HEAD)
+    )
+    """Adds this to the standard deviation of a continuous policy, so that it never falls below it."""
 
     def __post_init__(self) -> None:
         """Choose the parts that are given by name."""
@@ -157,6 +165,7 @@ class ActorCriticConfig(CoreConfig):
             self.distribution,
             state_dependent_std=self.state_dependent_std,
             initial_std=self.initial_std,
+            minimum_std=self.minimum_std,
             num_features=num_features,
         )
 
@@ -170,15 +179,19 @@ class ActorCriticConfig(CoreConfig):
         """Make one of Shoal's own heads of the critic.
 
         Raises:
-          ShoalError: a categorical one lacks its bounds, or they are not in order.
+          ShoalError: a categorical one has one bound alone, or they are not in order.
         """
         if self.value_head != Kind("categorical"):
             return ScalarValueHead()
         low, high = self.value_low, self.value_high
+        if low is None and high is None:
+            return CategoricalValueHead(
+                (1 - self.value_atoms) / 2, (self.value_atoms - 1) / 2, self.value_atoms
+            )
         if low is None or high is None or not low < high:
             raise ShoalError(
                 f"value_head='categorical' cannot have value_low={low} and value_high={high}; it needs two bounds of "
-                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0."
+                "the values to be learned, the lower one first, such as value_low=0.0 and value_high=100.0, or none."
             )
         return CategoricalValueHead(low, high, self.value_atoms)
 
@@ -190,6 +203,7 @@ class ActorCriticConfig(CoreConfig):
         """
         CoreConfig.validate(self)
         check_torso(self.of_critic)
+        check_std(self.initial_std, self.minimum_std)
         self.own_head_of_value()
         if self.shared_torso and self.has_own_parts:
             raise ShoalError(

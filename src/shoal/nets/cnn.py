@@ -43,6 +43,7 @@ class CNN(nnx.Module):
       strides: in the same form.
       padding: "valid" or "same", see `shoal.nets.convolution.convolve`.
       layer_norm: normalise each layer before its activation; of a convolution, the channels of each place.
+      layer_norm_bias, final_activation: as an `MLP`'s; the last layer is a convolution if `sizes` is empty.
     Raises:
       ShoalError: lists of different lengths, numbers below 1, a kernel larger than what reaches it, an
         unknown padding, activation or initialiser.
@@ -62,6 +63,8 @@ class CNN(nnx.Module):
         out_features: int | None = None,
         activation: str = "relu",
         layer_norm: bool = False,
+        layer_norm_bias: bool = True,
+        final_activation: bool = True,
         scale: float = math.sqrt(2),
         out_scale: float = 1.0,
         initialiser: str = "orthogonal",
@@ -78,9 +81,15 @@ class CNN(nnx.Module):
         self.in_shape = tuple(in_shape)
         self.channels_first = channels_first
         self.activation = activation
+        self.num_activated = len(shapes) - (not (final_activation or sizes))
         self.convs = nnx.List(
             [
-                Conv(scale * kernel, strides=stride, padding=padding)
+                Conv(
+                    scale * kernel,
+                    strides=stride,
+                    padding=padding,
+                    has_bias=layer_norm_bias or not layer_norm,
+                )
                 for kernel, (_, stride, _) in zip(initial, layers, strict=True)
             ]
         )
@@ -91,6 +100,8 @@ class CNN(nnx.Module):
             out_features,
             activation=activation,
             layer_norm=layer_norm,
+            layer_norm_bias=layer_norm_bias,
+            final_activation=final_activation,
             scale=scale,
             out_scale=out_scale,
             initialiser=initialiser,
@@ -112,7 +123,8 @@ class CNN(nnx.Module):
         activate = activation_named(self.activation)
         for index in range(len(self.convs)):
             x = self.convs[index](x) if index else x
-            x = activate(self.norms[index](x) if self.norms else x)
+            x = self.norms[index](x) if self.norms else x
+            x = activate(x) if index < self.num_activated else x
         return self.mlp(x.reshape(*batch_shape, self.mlp.in_features))
 
 
@@ -210,4 +222,4 @@ class GridCNN(nnx.Module):
         )
         # Else XLA looks everything up again for each operation that reads it.
         parts = materialise(table.reshape(-1, channels).at[window_codes].get(mode="clip"))
-        return materialise(parts.sum(axis=-2)) + conv.bias
+        return conv.with_bias(materialise(parts.sum(axis=-2)))

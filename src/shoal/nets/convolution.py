@@ -109,17 +109,28 @@ def _pad_same(x: Array, window: tuple[int, ...], strides: tuple[int, int], value
 
 
 class Conv(nnx.Module):
-    """`convolve` with a learned kernel and a learned bias, which is initially zero."""
+    """`convolve` with a learned kernel and a learned bias, which is initially zero, or without a bias (None)."""
 
-    def __init__(self, kernel: Array, *, strides: tuple[int, int] = (1, 1), padding: Padding = "valid"):
+    def __init__(
+        self,
+        kernel: Array,
+        *,
+        strides: tuple[int, int] = (1, 1),
+        padding: Padding = "valid",
+        has_bias: bool = True,
+    ):
         self.strides = strides
         self.padding = padding
         self.kernel = nnx.data(kernel)  # [out, kernel height, kernel width, in]
-        self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32))
+        self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32)) if has_bias else None
 
     def __call__(self, x: Array) -> Array:
         """Convolve images, [batch, height, width, in] -> [batch, height', width', out]."""
-        return convolve(x, self.kernel, self.strides, self.padding) + self.bias
+        return self.with_bias(convolve(x, self.kernel, self.strides, self.padding))
+
+    def with_bias(self, x: Array) -> Array:
+        """Add the bias, if there is one, to [..., out]."""
+        return x if self.bias is None else x + self.bias
 
 
 class ChannelNorm(nnx.Module):

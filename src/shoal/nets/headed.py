@@ -29,6 +29,8 @@ class PlainStyle(TypedDict, total=False):
 
     activation: str
     layer_norm: bool
+    layer_norm_bias: bool
+    final_activation: bool
     initialiser: str
     out_initialiser: str | None
 

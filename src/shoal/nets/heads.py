@@ -19,6 +19,7 @@ from shoal.ops.distributions import (
     Beta,
     Categorical,
     Deterministic,
+    LinearNoise,
     MultiCategorical,
     Normal,
     Restricted,
@@ -77,7 +78,7 @@ class NormalHead(nnx.Module):
         initial_std: float = 1.0,
         minimum_std: float = 1e-3,
     ):
-        _check_std(initial_std, minimum_std)
+        check_std(initial_std, minimum_std)
         self.size = size
         self.minimum_std = minimum_std
         self.num_inputs = 2 * size if state_dependent_std else size
@@ -137,27 +138,39 @@ class GSDEHead(nnx.Module):
 
     With a noise matrix E of independent entries `E_ij ~ N(0, exp(log_std_ij)^2)` an action is
     `loc + features @ E`. If E is drawn for each step, this is a Normal of standard deviation
-    `sqrt(features^2 @ exp(log_std)^2)`, which this head returns. The same E for several steps makes the
-    noise smooth in time. No gradient flows from the noise into the features.
+    `sqrt(features^2 @ exp(log_std)^2)`, which the distribution of this head is. The same E for several steps makes
+    the noise smooth in time (`LinearNoise.with_noise`). No gradient flows from the noise into the features.
 
     Args:
       initial_std: standard deviation before training if the features have mean square 1.
-      minimum_std: its square is added to the variance; a Python number above 0, so that the variance is
-        positive if all features are zero.
+      minimum_std: its square is added to the variance, as that of a feature which is always this; a Python number, at
+        least 1e-6, so that the variance is positive if all features are zero.
     Source: Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning".
     """
 
     def __init__(self, size: int, num_features: int, *, initial_std: float = 1.0, minimum_std: float = 1e-3):
-        _check_std(initial_std, minimum_std)
+        check_std(initial_std, minimum_std)
         self.num_inputs = size
-        self.minimum_std = minimum_std
+        self.minimum_std = max(minimum_std, 1e-6)
         log_std = jnp.log(initial_std) - 0.5 * math.log(num_features)
         self.log_std = nnx.data(jnp.full((num_features, size), log_std, jnp.float32))
 
-    def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> Normal | Restricted:
+    @property
+    def noise_shape(self) -> tuple[int, int]:
+        """The axes of a noise matrix of one action, [num_features + 1, size]."""
+        rows, size = self.log_std.shape
+        return rows + 1, size
+
+    def __call__(self, x: Array, features: Array, action_mask: Array | None = None) -> LinearNoise:
         """Make a Normal over [..., size] from means [..., size] and features [..., num_features]."""
-        variance = jax.lax.stop_gradient(features) ** 2 @ jnp.exp(2.0 * self.log_std)
-        return _restrict(Normal(x, jnp.sqrt(variance + self.minimum_std**2)), action_mask)
+        features = jax.lax.stop_gradient(features)
+        variance = features**2 @ jnp.exp(2.0 * self.log_std)
+        normal = Normal(x, jnp.sqrt(variance + self.minimum_std**2))
+        constant = jnp.full_like(x, self.minimum_std)[..., None, :]
+        weights = jnp.concatenate([features[..., None] * jnp.exp(self.log_std), constant], axis=-2)
+        if action_mask is not None:
+            weights = jnp.where(action_mask[..., None, :], weights, 0.0)
+        return LinearNoise(_restrict(normal, action_mask), weights)
 
 
 class DeterministicHead(nnx.Module):
@@ -243,7 +256,8 @@ def _restrict(distribution: _Continuous, action_mask: Array | None) -> _Continuo
     return distribution if action_mask is None else Restricted(distribution, action_mask)
 
 
-def _check_std(initial_std: float, minimum_std: float) -> None:
+def check_std(initial_std: float, minimum_std: float) -> None:
+    """Raise ShoalError unless a first standard deviation is above its lower bound."""
     # A traced initial_std (it may be data of a config) is checked by the validation of the config.
     if not isinstance(initial_std, jax.core.Tracer) and not initial_std > minimum_std:
         raise ShoalError(f"initial_std={initial_std} must be above minimum_std={minimum_std}.")

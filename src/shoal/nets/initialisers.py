@@ -159,12 +159,39 @@ def kernels(key: Array, shapes: Sequence[tuple[int, ...]], initialiser: str = "o
     return [INITIALISERS[initialiser](k, shape) for k, shape in zip(keys, shapes, strict=True)]
 
 
-def check_initialiser(initialiser: str, name: str = "initialiser") -> None:
-    """Raise ShoalError unless an initialiser is one of `INITIALISERS`; `name` is the setting's."""
-    if initialiser not in INITIALISERS:
-        options = ", ".join(INITIALISERS)
+def kernels_of_gates(
+    key: Array, gates: int, shapes: Sequence[tuple[int, int]], initialisers: Sequence[str]
+) -> list[Array]:
+    """Draw independent kernels of several gates each, [gates * out, in], one of each shape (out, in) of a gate.
+
+    Args:
+      initialisers: the name of each kernel's, one of `INITIALISERS` for each gate's rows by themselves; with `_whole`
+        at its end for one draw of the rows of all gates, whose fans and orthogonality are then those of
+        [gates * out, in].
+    Raises:
+      ShoalError: an unknown name, or an empty shape.
+    """
+    if set(initialisers) == {"orthogonal"}:  # in one loop, which compiles faster
+        drawn = orthogonals(key, [shape for shape in shapes for _ in range(gates)])
+        return [jnp.concatenate(drawn[i : i + gates]) for i in range(0, len(drawn), gates)]
+    stacked = []
+    for own_key, (out, inputs), name in zip(
+        jax.random.split(key, len(shapes)), shapes, initialisers, strict=True
+    ):
+        check_initialiser(name, options=CORE_INITIALISERS)
+        own_shapes = [(gates * out, inputs)] if name.endswith(WHOLE) else [(out, inputs)] * gates
+        stacked.append(jnp.concatenate(kernels(own_key, own_shapes, name.removesuffix(WHOLE))))
+    return stacked
+
+
+def check_initialiser(
+    initialiser: str, name: str = "initialiser", options: Sequence[str] | None = None
+) -> None:
+    """Raise ShoalError unless an initialiser is one of the options, `INITIALISERS`; `name` is the setting's."""
+    names = INITIALISERS if options is None else options
+    if initialiser not in names:
         raise ShoalError(
-            f"{name}={initialiser!r} is none of {options}{nearest(str(initialiser), INITIALISERS)}."
+            f"{name}={initialiser!r} is none of {', '.join(names)}{nearest(str(initialiser), names)}."
         )
 
 
@@ -182,3 +209,5 @@ INITIALISERS: dict[str, Callable[..., Array]] = {"orthogonal": orthogonal} | {
     for name, (scale, mode) in _FANS.items()
     for suffix, distribution in _DRAWN.items()
 }
+WHOLE = "_whole"
+CORE_INITIALISERS = (*INITIALISERS, *(name + WHOLE for name in INITIALISERS))

@@ -29,24 +29,28 @@ class LayerStyle(TypedDict, total=False):
 
     activation: str
     layer_norm: bool
+    layer_norm_bias: bool
+    final_activation: bool
     scale: float
     initialiser: str
 
 
 class Dense(nnx.Module):
-    """`kernel @ x + bias` on feature-major x, [in, batch] -> [out, batch]."""
+    """`kernel @ x + bias` on feature-major x, [in, batch] -> [out, batch]; the bias may be None, for 0."""
 
-    def __init__(self, kernel: Array):
+    def __init__(self, kernel: Array, *, has_bias: bool = True):
         self.kernel = nnx.data(kernel)  # [out, in]
-        self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32))
+        self.bias = nnx.data(jnp.zeros(kernel.shape[0], jnp.float32)) if has_bias else None
 
     def __call__(self, x: Array) -> Array:
         """Compute the layer, [in, batch] -> [out, batch]."""
-        return product(self.kernel, x) + self.bias[:, None]
+        y = product(self.kernel, x)
+        return y if self.bias is None else y + self.bias[:, None]
 
     def row_major(self, x: Array) -> Array:
         """Compute the layer for rows, [batch, in] -> [batch, out]: for few, or in the plain form for any number."""
-        return affine_of_few_rows(self.kernel, self.bias, x)
+        bias = jnp.zeros(len(self.kernel)) if self.bias is None else self.bias
+        return affine_of_few_rows(self.kernel, bias, x)
 
 
 # Rows up to which `row_major` is faster on a CPU: for outputs alone, and where they are differentiated.
@@ -84,6 +88,10 @@ class MLP(nnx.Module):
     8,192 rows. Inputs and outputs have the features last, as everywhere.
 
     Args:
+      layer_norm: normalise each hidden layer before its activation.
+      layer_norm_bias: whether layers that are normalised have a bias besides the normalisation's.
+      final_activation: whether the last hidden layer has an activation.
+      out_bias: whether the plain last layer has a bias.
       out_initialiser: of the plain last layer; None takes `initialiser`.
     Raises:
       ShoalError: a width below 1, or an unknown activation or initialiser.
@@ -99,6 +107,9 @@ class MLP(nnx.Module):
         *,
         activation: str = "tanh",
         layer_norm: bool = False,
+        layer_norm_bias: bool = True,
+        final_activation: bool = True,
+        out_bias: bool = True,
         scale: float = math.sqrt(2),
         out_scale: float = 1.0,
         initialiser: str = "orthogonal",
@@ -122,9 +133,14 @@ class MLP(nnx.Module):
         self.in_features = in_features
         self.num_features = widths[len(sizes)]
         self.out_features = widths[-1]
-        self.layers = nnx.List([Dense(scale * kernel) for kernel in kernels[: len(sizes)]])
+        self.num_activated = len(sizes) - (not final_activation)
+        has_bias = layer_norm_bias or not layer_norm
+        hidden = kernels[: len(sizes)]
+        self.layers = nnx.List([Dense(scale * kernel, has_bias=has_bias) for kernel in hidden])
         self.norms = nnx.List([LayerNorm(size) for size in sizes] if layer_norm else [])
-        self.projection = nnx.List([Dense(out_scale * kernel) for kernel in kernels[len(sizes) :]])
+        self.projection = nnx.List(
+            [Dense(out_scale * kernel, has_bias=out_bias) for kernel in kernels[len(sizes) :]]
+        )
 
     def __call__(self, x: Array) -> Array:
         """Compute the output, [..., in_features] -> [..., out_features]."""
@@ -162,7 +178,7 @@ class MLP(nnx.Module):
             x = dense(layer, x)
             if self.norms:
                 x = norm(self.norms[index], x)
-            x = activate(x)
+            x = activate(x) if index < self.num_activated else x
         out = x
         for project in self.projection:
             out = dense(project, x)

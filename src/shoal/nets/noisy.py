@@ -27,6 +27,7 @@ class NoisyMLP(nnx.Module):
 
     Args:
       layer_norm: normalise each hidden layer before its activation; its parameters are not noisy.
+      final_activation: whether the last hidden layer has an activation.
       sigma: scale of the initial deviations, 0 or more.
     Raises:
       ShoalError: a width below 1, or an unknown activation.
@@ -46,6 +47,7 @@ class NoisyMLP(nnx.Module):
         *,
         activation: str = "relu",
         layer_norm: bool = False,
+        final_activation: bool = True,
         sigma: float = 0.5,
         scale: float = 1.0,
         out_scale: float = 1.0,
@@ -59,6 +61,7 @@ class NoisyMLP(nnx.Module):
             out_features,
             activation=activation,
             layer_norm=layer_norm,
+            final_activation=final_activation,
             scale=scale * uniform_std,
             out_scale=out_scale * uniform_std,
             initialiser="lecun_uniform",

@@ -41,7 +41,10 @@ class QNetworkConfig(CoreConfig):
     """The settings of Shoal's own network of action values."""
 
     group: ClassVar[str] = "network"
-    needs: ClassVar[Table] = dict.fromkeys(("initialiser", "head_initialiser"), (Needs("noisy", (False,)),))
+    needs: ClassVar[Table] = dict.fromkeys(
+        ("initialiser", "head_initialiser", "head_hidden_scale", "layer_norm_bias"),
+        (Needs("noisy", (False,)),),
+    )
 
     hidden_sizes: tuple[int, ...] = (120, 84)
     """Gives the network hidden layers of these widths."""
@@ -118,7 +121,7 @@ def _layers(
     if not config.noisy:
         return Headed(head, in_features, sizes, scale=config.value_scale, key=layers_key, **style)
     scales = dict(scale=1.0, out_scale=config.value_scale, sigma=config.noisy_sigma)
-    plain = dict(activation=style["activation"], layer_norm=style["layer_norm"])
+    plain = {name: style[name] for name in ("activation", "layer_norm", "final_activation")}  # type: ignore[literal-required]
     return Chain(NoisyMLP(in_features, sizes, head.num_inputs, key=layers_key, **scales, **plain), head)  # type: ignore[arg-type]
 
 

@@ -26,6 +26,8 @@ class ResidualCNN(nnx.Module):
 
     All windows are 3 x 3 with padding, so that a convolution keeps the size and a stack halves it.
 
+    Args:
+      final_activation: whether the last layer has an activation; without it and without `sizes` f(x) is x.
     Raises:
       ShoalError: an `in_shape` that is none of an image, an unknown activation or initialiser.
     Source: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
@@ -45,6 +47,7 @@ class ResidualCNN(nnx.Module):
         scale: float = math.sqrt(2),
         out_scale: float = 1.0,
         initialiser: str = "orthogonal",
+        final_activation: bool = True,
         key: Array,
     ):
         activation_named(activation)
@@ -60,6 +63,7 @@ class ResidualCNN(nnx.Module):
         self.in_shape = tuple(in_shape)
         self.channels_first = channels_first
         self.activation = activation
+        self.activates_blocks = final_activation or bool(sizes)
         self.blocks = blocks
         self.convs = nnx.List([Conv(scale * kernel, padding=PADDING) for kernel in initial])
         self.mlp = MLP(
@@ -70,6 +74,7 @@ class ResidualCNN(nnx.Module):
             scale=scale,
             out_scale=out_scale,
             initialiser=initialiser,
+            final_activation=final_activation,
             key=mlp_key,
         )
 
@@ -88,4 +93,5 @@ class ResidualCNN(nnx.Module):
             x = max_pool(narrow(x), POOL, POOL_STRIDE, PADDING)
             for first, second in zip(pairs[::2], pairs[1::2], strict=True):
                 x = x + second(activate(first(activate(x))))
-        return self.mlp(activate(x).reshape(*batch_shape, self.mlp.in_features))
+        x = activate(x) if self.activates_blocks else x
+        return self.mlp(x.reshape(*batch_shape, self.mlp.in_features))

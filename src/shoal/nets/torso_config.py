@@ -12,7 +12,7 @@ from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.activations import activation
 from shoal.nets.headed import HeadStyle
-from shoal.nets.initialisers import check_initialiser
+from shoal.nets.initialisers import CORE_INITIALISERS, check_initialiser
 from shoal.nets.memory.cores import check_latches
 from shoal.nets.mlp import LayerStyle
 from shoal.nets.torso_choice import Kind, PartSettings
@@ -47,6 +47,21 @@ class TorsoConfig:
     """Applies this activation, by its name, after each hidden layer."""
     layer_norm: bool = False
     """Normalises each hidden layer before its activation."""
+    layer_norm_bias: bool = parameter(
+        True, needs=((Needs("layer_norm", (True,)), Needs("encoder_layer_norm", (True,))),)
+    )
+    """Gives layers that are normalised a bias of their own, besides the normalisation's."""
+    torso_final_activation: bool = parameter(
+        True,
+        needs=(
+            (
+                Needs("hidden_sizes", other_than=((),), such_as=(64,)),
+                _kinds("cnn", "resnet", "mlp", "mlp_each", "set"),
+            ),
+        ),
+    )
+    """Applies the activation after the torso's last layer too, which is the last hidden layer, or the encoder's last
+    where there are no hidden layers."""
     encoder: PartSettings = settings.chosen(Kind("flatten"), torso_choice.choose, torso_choice.name_of)
     """Encodes an observation as a vector: as it is (flatten), integers of few values one-hot (one_hot), an MLP (mlp),
     an MLP for each entry of a dictionary (mlp_each), convolutions for grids of cells and images (cnn), residual blocks
@@ -67,8 +82,12 @@ class TorsoConfig:
     encoder_padding: Literal["auto", "valid", "same"] = parameter("auto", needs=_kinds("cnn"))
     """Pads images with zeros, so that the encoder's convolutions keep their size except for strides (same), or not
     (valid); auto pads where an image is smaller than the windows."""
-    encoder_embedding: int = parameter(16, low=1, high=LARGEST_INDEX, needs=_kinds("cnn"))
-    """Embeds each integer of a grid's cells as a vector of this length, before the encoder's convolutions."""
+    encoder_embedding: int = parameter(16, low=0, high=LARGEST_INDEX, needs=_kinds("cnn"))
+    """Embeds each integer of a grid's cells as a vector of this length, before the encoder's convolutions; 0 shows the
+    integers to them as numbers."""
+    encoder_others: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_kinds("cnn", "resnet"))
+    """Shows each entry besides pictures, such as a direction, as this many features of a learned linear layer; 0 shows
+    it as it is."""
     encoder_blocks: int = parameter(2, low=0, high=MAX_LAYERS, needs=_kinds("resnet"))
     """Gives each stack of the encoder this many residual blocks."""
     encoder_activation: str = parameter("auto", needs=_kinds("cnn", "resnet", "mlp", "mlp_each", "set"))
@@ -78,10 +97,12 @@ class TorsoConfig:
     channels_first: bool = parameter(False, needs=_kinds("cnn", "resnet"))
     """Reads images and grids of cells as [channels, height, width]."""
     initialiser: str = "orthogonal"
-    """Draws the initial weights of encoder and hidden layers: orthogonal, or lecun, glorot or he with _normal or
+    """Draws the initial weights of encoder, hidden layers and core: orthogonal, or lecun, glorot or he with _normal or
     _uniform."""
     hidden_scale: float = parameter(math.sqrt(2), above=0.0, initial=True)
     """Scales the initial weights of encoder and hidden layers by this."""
+    head_hidden_scale: float | None = parameter(None, above=0.0, initial=True)
+    """Scales the initial weights of the hidden layers of policy and value by this; None uses hidden_scale."""
     head_initialiser: str = "orthogonal"
     """Draws the initial weights of the last layers of policy and value by this initialiser."""
 
@@ -103,20 +124,16 @@ class TorsoConfig:
         return {
             "activation": self.activation,
             "layer_norm": self.layer_norm,
+            "layer_norm_bias": self.layer_norm_bias,
+            "final_activation": self.torso_final_activation,
             "scale": self.hidden_scale,
             "initialiser": self.initialiser,
         }
 
     @property
-    def head_style(self) -> HeadStyle:
-        """The style of hidden layers before a head, and of the plain layer after them, as a `Headed` takes it."""
-        return {
-            "activation": self.activation,
-            "layer_norm": self.layer_norm,
-            "hidden_scale": self.hidden_scale,
-            "initialiser": self.initialiser,
-            "out_initialiser": self.head_initialiser,
-        }
+    def encoder_style(self) -> LayerStyle:
+        """The same of an encoder, which is not the torso's last part before hidden layers."""
+        return {**self.style, "final_activation": self.torso_final_activation or bool(self.hidden_sizes)}
 
     def validate(self) -> None:
         """Require that the names are known, and that the settings of an encoder of one's own fit each other.
@@ -146,6 +163,14 @@ class CoreConfig(TorsoConfig):
     """Stacks this many recurrent layers."""
     core_outputs: Literal["last", "sum"] = parameter("last", needs=_CORE)
     """Uses the last recurrent layer's output, or the sum of all layers' outputs."""
+    core_initialiser: str | None = parameter(None, needs=_CORE)
+    """Draws the core's initial weights by this initialiser, each gate's by themselves, or those of all gates as a whole
+    with _whole at its end, such as glorot_normal_whole; None uses initialiser."""
+    core_recurrent_initialiser: str | None = parameter(
+        None, needs=Needs("core", ("gru", "lstm", "rnn", "mgu"))
+    )
+    """Draws the core's initial weights on its hidden state by this initialiser, named alike; None uses
+    core_initialiser."""
     latches: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
     """Initialises this many units of the core as a memory of the last reward: they keep their state until a reward
     comes, and then store what led to it. Helps to use one episode of a trial in the next; needs previous_reward."""
@@ -165,6 +190,19 @@ class CoreConfig(TorsoConfig):
     """Shows the core the previous action: one-hot, or the numbers of a Box."""
     action_embedding: int = parameter(0, low=0, high=LARGEST_INDEX, needs=_CORE)
     """Shows the previous action as this many features of a learned linear embedding; 0 shows it as it is."""
+    action_beside_embedding: bool = parameter(
+        False, needs=Needs("action_embedding", other_than=(0,), such_as=16)
+    )
+    """Shows the core the previous action as it is too, besides its embedding."""
+    start_action: Literal["none", "first"] = parameter(
+        "none",
+        needs=(
+            Needs("previous_action", (True,)),
+            Needs("action_space", kinds=("Discrete", "MultiDiscrete")),
+        ),
+    )
+    """Shows the core at the start of an episode no previous action (zeros, of which an embedding makes a vector of
+    their own), or the first of the actions, as where a table of embeddings has no row for none (first)."""
     previous_reward: bool = parameter(False, needs=_CORE)
     """Shows the core the previous reward."""
     previous_observation: bool = parameter(False, needs=_CORE)
@@ -178,6 +216,29 @@ class CoreConfig(TorsoConfig):
         return self.core != "none"
 
     @property
+    def head_style(self) -> HeadStyle:
+        """The style of hidden layers before a head, and of the plain layer after them, as a `Headed` takes it.
+
+        Without a core they are the last part of the torso.
+        """
+        scale = self.hidden_scale if self.head_hidden_scale is None else self.head_hidden_scale
+        return {
+            "activation": self.activation,
+            "layer_norm": self.layer_norm,
+            "layer_norm_bias": self.layer_norm_bias,
+            "final_activation": self.torso_final_activation or self.has_memory,
+            "hidden_scale": scale,
+            "initialiser": self.initialiser,
+            "out_initialiser": self.head_initialiser,
+        }
+
+    @property
+    def core_initialisers(self) -> tuple[str, str]:
+        """The initialisers of the core's weights on its inputs and on its hidden state."""
+        of_inputs = self.core_initialiser or self.initialiser
+        return of_inputs, self.core_recurrent_initialiser or of_inputs
+
+    @property
     def looks(self) -> bool:
         """Whether the recurrent state attends to the cells of a grid."""
         return self.core != "none" and self.queries > 0
@@ -185,7 +246,11 @@ class CoreConfig(TorsoConfig):
     @property
     def style_after_torso(self) -> HeadStyle:
         """The style of the layers of `head_sizes`, and of the plain layer after them, as a `Headed` takes it."""
-        own = {"activation": self.head_activation, "layer_norm": self.head_layer_norm}
+        own = {
+            "activation": self.head_activation,
+            "layer_norm": self.head_layer_norm,
+            "final_activation": True,
+        }
         return {**self.head_style, **{name: x for name, x in own.items() if x is not None}}  # type: ignore[typeddict-item]
 
     def validate(self) -> None:
@@ -197,6 +262,10 @@ class CoreConfig(TorsoConfig):
         TorsoConfig.validate(self)
         if self.core == "none":
             return
+        for name, value in zip(
+            ("core_initialiser", "core_recurrent_initialiser"), self.core_initialisers, strict=True
+        ):
+            check_initialiser(value, name, CORE_INITIALISERS)
         check_latches(self.core, self.core_size, self.latches)
         if self.latches and not self.previous_reward:
             raise ShoalError(

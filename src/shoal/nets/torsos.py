@@ -125,9 +125,16 @@ def before_head(space: Space, config: CoreConfig, *, key: Array) -> tuple[Torso,
 
 
 def configs_of(torsos: list, config: TorsoConfig) -> list[TorsoConfig]:
-    """Return the settings of each torso of a row: with "mlp" among several, `encoder_features` are its widths only."""
+    """Return the settings of each torso of a row: only the last may end without an activation.
+
+    With "mlp" among several, `encoder_features` are its widths only.
+    """
+    if len(torsos) == 1:
+        return [config]
     is_mlp = [torso == Kind("mlp") for torso in torsos]
-    if len(torsos) == 1 or not any(is_mlp):
-        return [config] * len(torsos)
-    others = dataclasses.replace(config, encoder_features=None)
-    return [config if mlp else others for mlp in is_mlp]
+    widths = config.encoder_features
+    inner = dataclasses.replace(config, torso_final_activation=True)
+    return [
+        dataclasses.replace(own, encoder_features=widths if mlp or not any(is_mlp) else None)
+        for mlp, own in zip(is_mlp, [*[inner] * (len(torsos) - 1), config], strict=True)
+    ]

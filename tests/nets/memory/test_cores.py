@@ -9,7 +9,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.test_util import check_grads
 
 from shoal.base.errors import ShoalError
+from shoal.nets.initialisers import orthogonals
 from shoal.nets.memory.cores import CELLS, RecurrentCore, initial, unroll_cell, unroll_cell_plain
+from shoal.nets.networks import NetworkConfig
+from shoal.types import EnvSpec
+from shoal.types.spaces import Box, Discrete
 
 T, N, IN, SIZE = 7, 4, 3, 5
 KINDS = tuple(CELLS)
@@ -192,6 +196,48 @@ def test_initial_weights(kind):
         np.testing.assert_array_equal(bias, 1.0 if k == cell.unit_bias_block else 0.0)
 
 
+@pytest.mark.usefixtures("own_kernels")
+def test_kernels_are_drawn_gate_by_gate_or_of_all_gates_as_a_whole():
+    def layer_of(*initialisers, kind="gru", size=40):
+        return RecurrentCore(24, size, kind, initialisers=initialisers, key=jax.random.key(1)).layers[0]
+
+    whole = layer_of("glorot_normal_whole", "orthogonal_whole")
+    np.testing.assert_allclose(np.linalg.svd(whole.recurrent, compute_uv=False), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(np.std(whole.kernel), (2 / (24 + 120)) ** 0.5, rtol=0.05)
+    by_gate = layer_of("glorot_normal", "orthogonal")
+    np.testing.assert_allclose(np.std(by_gate.kernel), (2 / (24 + 40)) ** 0.5, rtol=0.05)
+    for block in blocks(by_gate.recurrent, 3):
+        np.testing.assert_allclose(np.linalg.svd(block, compute_uv=False), 1.0, rtol=1e-5)
+    # As it has always been: one loop draws all gates of both kernels.
+    default = layer_of("orthogonal", "orthogonal")
+    drawn = orthogonals(jax.random.split(jax.random.key(1), 1)[0], [(40, 24)] * 3 + [(40, 40)] * 3)
+    np.testing.assert_array_equal(default.kernel, jnp.concatenate(drawn[:3]))
+    np.testing.assert_array_equal(default.recurrent, jnp.concatenate(drawn[3:]))
+    assert layer_of("he_uniform", "orthogonal", kind="mingru").kernel.shape == (80, 24)
+
+
+@pytest.mark.usefixtures("own_kernels")
+def test_the_initialiser_of_the_network_reaches_its_core():
+    spec = EnvSpec(Box(-1.0, 1.0, (2,)), Discrete(3))
+
+    def core_of(**settings):
+        config = NetworkConfig(core="gru", core_size=30, hidden_sizes=(20,), shared_torso=True, **settings)
+        layer = config.build(spec, jax.random.key(0)).actor.torso.core.layers[0]
+        return np.asarray(layer.kernel), np.asarray(layer.recurrent)
+
+    for found, expected in (
+        (core_of(initialiser="he_normal"), ("he_normal", "he_normal")),
+        (core_of(initialiser="he_normal", core_initialiser="orthogonal"), ("orthogonal", "orthogonal")),
+        (core_of(core_recurrent_initialiser="orthogonal_whole"), ("orthogonal", "orthogonal_whole")),
+    ):
+        config = NetworkConfig(
+            core="gru", core_initialiser=expected[0], core_recurrent_initialiser=expected[1]
+        )
+        assert config.core_initialisers == expected
+        same = core_of(core_initialiser=expected[0], core_recurrent_initialiser=expected[1])
+        jax.tree.map(np.testing.assert_array_equal, found, same)
+
+
 def equations(jaxpr):
     """All equations of a program, those inside of its calls included."""
     for equation in jaxpr.eqns:
@@ -275,6 +321,8 @@ def test_bad_input_is_named():
         RecurrentCore(3, 4, "gruu", key=key)
     with pytest.raises(ShoalError, match="outputs='mean' is none of last, sum"):
         RecurrentCore(3, 4, outputs="mean", key=key)
+    with pytest.raises(ShoalError, match=r"initialiser='orthogonel' is none of .*did you mean 'orthogonal'"):
+        RecurrentCore(3, 4, initialisers=("orthogonel", "orthogonal"), key=key)
     with pytest.raises(ShoalError, match="latches=5 of a core must be between 0 and its size of 4"):
         RecurrentCore(3, 4, latches=5, key=key)
     with pytest.raises(ShoalError, match="latches=2 need gates, and core='rnn' has none; choose one of gru"):

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shoal.config import struct
 from shoal.nets.outputs import ActionDistribution
-from shoal.types import Array
+from shoal.types import Array, PyTree
 from shoal.types.spaces import Box, Space
 
 
@@ -38,6 +39,11 @@ def entropy(distribution: Any) -> Array:
     return distribution.entropy()
 
 
+def without_noise(distribution: ActionDistribution) -> ActionDistribution:
+    """Return a distribution without the weights of noise that is held, which only acting needs."""
+    return getattr(distribution, "marginal", distribution)
+
+
 def sample_correlated(
     distribution: Any, noise: Array, first: Array, key: Array, correlation: Array | float
 ) -> tuple[Array, Array]:
@@ -60,6 +66,30 @@ def sample_correlated(
     correlated = correlation * noise + jnp.sqrt(1.0 - jnp.square(correlation)) * white_noise
     noise = jnp.where(first[..., None], white_noise, correlated)
     return noise, distribution.loc + distribution.scale * noise
+
+
+def sample_held(
+    distribution: PyTree, noise: tuple[Array, Array], first: Array, key: Array, steps: int
+) -> tuple[tuple[Array, Array], Array]:
+    """Sample a raw action with noise numbers that are held for some steps; return (noise, raw).
+
+    Args:
+      distribution: a `LinearNoise` of N streams, [N, A].
+      noise: the numbers of the last steps, [N, M, A], and the steps since they were drawn, [N].
+      first: whether the step begins an episode, [N].
+      key: a JAX key for this step.
+      steps: draws the numbers anew after this many steps, counted from the first that was acted; 0 where an episode
+        begins.
+    """
+    numbers, age = noise
+    is_due = age == 0 if steps else first
+
+    def draw() -> Array:
+        return struct.where(is_due, jax.random.normal(key, numbers.shape), numbers)
+
+    # All streams are often due at once, and most steps need no numbers, of which there are many.
+    numbers = jax.lax.cond(jnp.any(is_due), draw, lambda: numbers)
+    return (numbers, (age + 1) % max(steps, 1)), distribution.with_noise(numbers)
 
 
 def action_transform(space: Space, kind: str, scaling: str) -> Callable[[Array], Array]:

@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 
     carry: PyTree = ()  # the recurrent state of the actor, or of a joint network
     action: PyTree = ()  # the previous action as numbers, zeros for none
-    noise: PyTree = ()  # the noise of correlated exploration
+    noise: PyTree = ()  # the noise of correlated exploration, or of gsde and its age
 
 
 class Local(NamedTuple):
@@ -97,6 +97,10 @@ def initial(config: WithNetwork, spec: EnvSpec, batch_shape: tuple[int, ...]) ->
     if getattr(config, "correlated_noise", False):
         size = spaces.zeros(spec.action_space).size
         memory = memory._replace(noise=jnp.zeros((*batch_shape, size)))
+    if networks.distribution_of(config.network) == "gsde":
+        shapes = jax.eval_shape(lambda key: config.network.build(spec, key), jax.random.key(0))
+        numbers = jnp.zeros((*batch_shape, *shapes.actor.head.noise_shape))
+        memory = memory._replace(noise=(numbers, jnp.zeros(batch_shape, jnp.int32)))
     if is_recurrent(config):
         memory = memory._replace(carry=_initial_memories(config.network, spec, batch_shape).actor)
         if networks.shows(config.network, "previous_action"):

@@ -233,7 +233,7 @@ def style_of(config: TorsoConfig) -> LayerStyle:
     """Return the style of an encoder's MLPs."""
     activation = config.activation if config.encoder_activation == "auto" else config.encoder_activation
     return {
-        **config.style,
+        **config.encoder_style,
         "activation": activation,
         "layer_norm": config.layer_norm or config.encoder_layer_norm,
     }

@@ -1,5 +1,6 @@
 """Encoders of pictures: convolutions for entries [height, width, channels]."""
 
+import functools
 from typing import NamedTuple, TypeGuard
 
 import jax
@@ -8,11 +9,12 @@ import numpy as np
 from flax import nnx
 
 from shoal.base.errors import ShoalError
+from shoal.nets.activations import identity
 from shoal.nets.cnn import CNN, GridCNN
 from shoal.nets.convolution import Padding, Windows, conv_layers
-from shoal.nets.encoders.kinds import Encoder, num_features
+from shoal.nets.encoders.kinds import Encoder
 from shoal.nets.encoders.parts import Part, Path, entry, num_values, observation_parts
-from shoal.nets.mlp import LayerStyle
+from shoal.nets.mlp import MLP, LayerStyle
 from shoal.nets.residual import CHANNELS, SIZES, ResidualCNN
 from shoal.nets.torso_config import TorsoConfig
 from shoal.types import PyTree
@@ -85,17 +87,24 @@ class Pictures(Encoder):
             self.pictured_parts += ((part.path, greatest),)
             pictures.append(torso)
         self.pictures = nnx.List(pictures)
-        others = tuple(part for part in self.parts if part.path not in dict(self.pictured_parts))
-        return num_features(others) + sum(picture.out_features for picture in pictures)
+        others = [part for part in self.parts if part.path not in dict(self.pictured_parts)]
+        width = config.encoder_others
+        keys = jax.random.split(jax.random.fold_in(key, 1), len(others))
+        embed = functools.partial(MLP, sizes=(), out_features=width, initialiser=config.initialiser)
+        embedded = zip(others if width else (), keys, strict=False)
+        self.others = nnx.List([embed(part.num_features, key=own_key) for part, own_key in embedded])
+        lengths = [width or part.num_features for part in others]
+        return sum(lengths) + sum(picture.out_features for picture in pictures)
 
     def apply(self, observation: PyTree) -> list[Array]:
-        """Return the features of each picture, and the other parts as vectors."""
+        """Return the features of each picture, and the other parts as vectors, embedded if so configured."""
+        others = iter(self.others or [identity] * len(self.parts))
         divisors = dict(self.pictured_parts)
         torsos = dict(zip(divisors, self.pictures, strict=True))
 
         def encode(part: Part) -> Array:
             if part.path not in torsos:
-                return part.flatten(observation)
+                return next(others)(part.flatten(observation))
             array = part.extract(observation)
             array = jnp.moveaxis(array, -3, -1) if self.channels_first else array
             torso = torsos[part.path]
@@ -119,14 +128,14 @@ class Convolutions(Pictures):
         """Make a `GridCNN` or a `CNN`."""
         channels, kernels, strides, sizes = picture_layers(space, config)
         style: LayerStyle = {
-            **config.style,
+            **config.encoder_style,
             "activation": _activation(config),
             "layer_norm": config.encoder_layer_norm,
         }
         if (values := num_values(space)) is not None:
             return GridCNN(
                 space.shape,
-                values,
+                values if config.encoder_embedding else None,
                 embedding=config.encoder_embedding,
                 channels=channels,
                 kernels=kernels,
@@ -184,6 +193,7 @@ class Residual(Pictures):
             activation=_activation(config),
             scale=config.hidden_scale,
             initialiser=config.initialiser,
+            final_activation=config.encoder_style["final_activation"],
             key=key,
         )
 

@@ -9,6 +9,7 @@ Inside the loop arrays are feature-major, `[size, N]`, and each gate is an array
 then lies in one piece, and a step takes half as long on a CPU.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.nets.initialisers import orthogonals
+from shoal.nets.initialisers import kernels_of_gates
 from shoal.xla.barriers import materialise
 from shoal.xla.plain import uses_plain_form
 
@@ -194,21 +195,30 @@ _unroll_cell.defvjp(_unroll_cell_forward, _unroll_cell_backward)
 
 
 class Layer(nnx.Module):
-    """One layer of a core. Kernels are orthogonal gate by gate, biases zero but where `Cell.unit_bias_block` says.
+    """One layer of a core. Biases are zero but where `Cell.unit_bias_block` says.
 
     The first `latches` of its units begin with closed gates, which input number `latch_input` opens.
     """
 
     def __init__(
-        self, in_features: int, size: int, kind: str, *, latches: int = 0, latch_input: int = 0, key: Array
+        self,
+        in_features: int,
+        size: int,
+        kind: str,
+        *,
+        latches: int = 0,
+        latch_input: int = 0,
+        initialisers: tuple[str, str] = ("orthogonal", "orthogonal"),
+        key: Array,
     ):
         cell = CELLS[kind]
-        blocks = [(size, in_features)] * cell.gates + [(size, size)] * (cell.gates if cell.step else 0)
-        kernels = orthogonals(key, blocks)
+        count = 2 if cell.step else 1
+        shapes = [(size, in_features), (size, size)][:count]
+        kernel, *recurrent = kernels_of_gates(key, cell.gates, shapes, initialisers[:count])
         bias = jnp.zeros((cell.gates, size), jnp.float32)
         if cell.unit_bias_block is not None:
             bias = bias.at[cell.unit_bias_block].set(1.0)
-        inputs = jnp.stack(kernels[: cell.gates])
+        inputs = kernel.reshape(cell.gates, size, in_features)
         for block, sign in cell.keep_gates if latches else ():
             bias = bias.at[block, :latches].set(sign * LATCH_GATE_BIAS)
             inputs = inputs.at[block, :latches, latch_input].set(-sign * LATCH_INPUT_WEIGHT)
@@ -217,7 +227,7 @@ class Layer(nnx.Module):
         self.kernel = nnx.data(inputs.reshape(-1, in_features))  # [gates * size, in]
         self.bias = nnx.data(bias.reshape(-1))
         if cell.step:
-            self.recurrent = nnx.data(jnp.concatenate(kernels[cell.gates :]))  # [gates * size, size]
+            self.recurrent = nnx.data(recurrent[0])  # [gates * size, size]
         if cell.candidate_bias:
             self.candidate_bias = nnx.data(jnp.zeros(size, jnp.float32))
 
@@ -279,8 +289,10 @@ class RecurrentCore(nnx.Module):
         others. After the biases for long spans of Tallec and Ollivier 2018, "Can Recurrent
         Neural Networks Warp Time?".
       latch_input: the number of that input.
+      initialisers: of the kernels of each layer's input and of its hidden state, as
+        `shoal.nets.initialisers.kernels_of_gates` takes them: gate by gate, or of all gates as a whole.
     Raises:
-      ShoalError: an unknown kind or choice of outputs, or latches in a core without gates.
+      ShoalError: an unknown kind, choice of outputs or initialiser, or latches in a core without gates.
     """
 
     def __init__(
@@ -293,6 +305,7 @@ class RecurrentCore(nnx.Module):
         outputs: str = "last",
         latches: int = 0,
         latch_input: int = 0,
+        initialisers: tuple[str, str] = ("orthogonal", "orthogonal"),
         key: Array,
     ):
         for name, value, options in (("core", kind, CELLS), ("outputs", outputs, OUTPUTS)):
@@ -307,8 +320,9 @@ class RecurrentCore(nnx.Module):
         self.out_features = size
         first_key, *keys = jax.random.split(key, layers)
         # Only the first layer sees the input that opens latches.
-        first = Layer(in_features, size, kind, latches=latches, latch_input=latch_input, key=first_key)
-        self.layers = nnx.List([first, *(Layer(size, size, kind, key=layer_key) for layer_key in keys)])
+        build = functools.partial(Layer, size=size, kind=kind, initialisers=initialisers)
+        first = build(in_features, latches=latches, latch_input=latch_input, key=first_key)
+        self.layers = nnx.List([first, *(build(size, key=layer_key) for layer_key in keys)])
 
     def initial(self, batch_shape: tuple[int, ...] = ()) -> Carry:
         """Make the memory of a sequence before its first step: zeros, each [*batch_shape, size]."""

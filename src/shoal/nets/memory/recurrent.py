@@ -4,6 +4,8 @@ They unroll over T steps of N sequences, [T, N, ...], from the memory before the
 with T = 1. The layers before and after the core take all steps at once.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,7 +14,7 @@ from shoal.nets import torsos
 from shoal.nets.actor_critic_config import ActorCriticConfig, built
 from shoal.nets.gradients import scale_gradient
 from shoal.nets.headed import Headed
-from shoal.nets.inputs import num_action_features
+from shoal.nets.inputs import action_features, num_action_features
 from shoal.nets.memory import cores
 from shoal.nets.memory.cores import Carry, RecurrentCore
 from shoal.nets.memory.queries import CellQueries
@@ -22,6 +24,7 @@ from shoal.nets.outputs import ActionDistribution, Value
 from shoal.nets.torso_config import CoreConfig
 from shoal.nets.torsos import Torso
 from shoal.types import EnvSpec, PyTree, without_entries
+from shoal.types.spaces import zeros
 from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
 from shoal.xla.repeats import apply_to_distinct
@@ -56,11 +59,15 @@ class RecurrentTorso(nnx.Module):
         self.encoder = torsos.build(space, config.encoder, config, key=encoder_key)
         self.mlp = MLP(self.encoder.num_features, config.hidden_sizes, key=mlp_key, **config.style)
         action_size = num_action_features(spec.action_space) if config.previous_action else 0
-        has_embedding = action_size and embedding
-        self.embedding = nnx.List([MLP(action_size, (), embedding, key=action_key)] if has_embedding else [])
+        # What begins with an action has no vector of its own for none, which is the bias.
+        has_none, has_embedding = config.start_action == "none", action_size and embedding
+        self.start_space = None if has_none else spec.action_space
+        embed = functools.partial(MLP, action_size, (), embedding, out_bias=has_none, key=action_key)
+        self.embedding = nnx.List([embed()] if has_embedding else [])
+        self.shows_action = config.action_beside_embedding or not has_embedding
         # The reward stands behind the features and the action; it is what opens latches.
         reward_index = self.mlp.out_features * (2 if config.previous_observation else 1)
-        reward_index += embedding if has_embedding else action_size
+        reward_index += (embedding if has_embedding else 0) + (action_size if self.shows_action else 0)
         self.core = RecurrentCore(
             reward_index + int(config.previous_reward) + int(config.first_flag),
             size,
@@ -69,6 +76,7 @@ class RecurrentTorso(nnx.Module):
             outputs=config.core_outputs,
             latches=config.latches,
             latch_input=reward_index,
+            initialisers=config.core_initialisers,
             key=core_key,
         )
         self.shows_first, self.shows_previous = config.first_flag, config.previous_observation
@@ -135,10 +143,19 @@ class RecurrentTorso(nnx.Module):
         # () stands for an input that the core is not shown.
         parts = []
         if not isinstance(inputs.action, tuple):
-            parts.append(self.embedding[0](inputs.action) if self.embedding else inputs.action)
+            action = self._with_start(inputs.action)
+            parts = [embedding(action) for embedding in self.embedding]
+            parts += [action] if self.shows_action else []
         flags = [inputs.reward] if not isinstance(inputs.reward, tuple) else []
         flags += [inputs.first] if self.shows_first else []
         return parts + [flag.astype(jnp.float32)[..., None] for flag in flags]
+
+    def _with_start(self, action: Array) -> Array:
+        """Replace zeros, which stand for no previous action, by the action 0 where an episode is to begin with it."""
+        if self.start_space is None:
+            return action
+        start = action_features(self.start_space, zeros(self.start_space))
+        return jnp.where(jnp.any(action != 0.0, axis=-1, keepdims=True), action, start)
 
     def _project_inputs(self, inputs: NetworkInputs, extra_inputs: list[Array]) -> Array:
         """Project the input by the core's first layer; equal observations are encoded and projected once."""

@@ -24,6 +24,7 @@ from shoal.ops.distributions.discrete import (
     MultiCategorical,
     masked,
 )
+from shoal.ops.distributions.linear_noise import LinearNoise
 from shoal.ops.distributions.restricted import Restricted
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Deterministic",
     "DiscreteValued",
     "EpsilonGreedy",
+    "LinearNoise",
     "MultiCategorical",
     "Normal",
     "Restricted",
