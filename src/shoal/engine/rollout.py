@@ -138,7 +138,7 @@ def count_episodes(
     returned = jnp.where(first, 0.0, episodes.returned + reward)
     life = episodes.life
     if not isinstance(life, tuple):  # of one that ended with the step before, until here
-        begins = before.restarted | ~alive_of(before)
+        begins = jnp.asarray(before.restarted) | ~alive_of(before)
         life = jnp.where(first, 0.0, jnp.where(begins, 0.0, life) + reward)
     length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
 

@@ -399,7 +399,8 @@ def test_numbers_of_exchanges_lie_deeper(tmp_path):
     row["settings"] = {"learning_rate": 0.5}
     run.file.write_text(json.dumps(row) + "\n")
     follow(run, logger)
-    assert logger.received == [("", 5, {"exchange/score": 2.0, "exchange/settings.learning_rate": 0.5})]
+    numbers = {"exchange/updates": 1.0, "exchange/score": 2.0, "exchange/settings.learning_rate": 0.5}
+    assert logger.received == [("", 5, numbers)]
 
 
 def test_cleanrl_names(tmp_path):
