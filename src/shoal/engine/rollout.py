@@ -93,12 +93,8 @@ def rollout(
         )
         faults = keep_first_faults(rollout_state.faults, state.env, timestep)
         played = episodes._replace(returned=team.of_team(batch.env, episodes.returned))
-        return RolloutState(state, timestep, memory, episodes, ended, faults), (
-            timestep,
-            action,
-            extras,
-            played,
-        )
+        recorded = timestep, action, extras, played
+        return RolloutState(state, timestep, memory, episodes, ended, faults), recorded
 
     rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key), played=())
     memory = rollout_state.memory

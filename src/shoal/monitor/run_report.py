@@ -161,10 +161,9 @@ class Reporter:
 
     def on_evaluation(self, updates: int, metrics: Numbers) -> str:
         """Write an evaluation."""
-        number = len(self.evaluations)  # of a resumed run too
-        self._write_rows(
-            "evaluation", updates, [{"evaluation": number, **row} for row in self._by_member(metrics)]
-        )
+        # The number goes on where a run resumes.
+        rows = [{"evaluation": len(self.evaluations), **row} for row in self._by_member(metrics)]
+        self._write_rows("evaluation", updates, rows)
         steps = updates * self.run.steps_per_update
         self.evaluations.append((steps, metrics["return_mean"]))
         return self.listeners.tell("on_evaluation", steps, _copies(metrics)) or self.companions.stop

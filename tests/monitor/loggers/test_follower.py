@@ -479,3 +479,26 @@ def test_flags_become_arguments():
     assert found["my.module:Mine"]["arguments"] == {"tags": "x,y"}
     assert found["wandb"]["arguments"] == {"project": "project", "entity": "me"}
     assert {x["keys"] for x in found.values()} == {"cleanrl"}
+
+
+def test_loggers_receive_the_numbers_of_update_and_evaluation(tmp_path):
+    """They are no member's own, so that a member without other numbers has failed."""
+    run, logger = Directory(tmp_path / "run", seeds=3), Recorder()
+    rows = [
+        {
+            "kind": "evaluation",
+            "step": 64,
+            "updates": 4,
+            "evaluation": 1,
+            "time": 1.0,
+            "seed": 3 + k,
+            "return_mean": x,
+        }
+        for k, x in enumerate((1.0, 2.0, None))
+    ]
+    run.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    follow(run, logger)
+    by_name = {name: numbers for name, _, numbers in logger.received}
+    for numbers in by_name.values():
+        assert numbers["evaluation/updates"] == 4 and numbers["evaluation/evaluation"] == 1
+    assert by_name["all"]["evaluation/failed"] == 1
