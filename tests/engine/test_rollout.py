@@ -11,17 +11,11 @@ import pytest
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves
 
-from shoal.engine.rollout import (
-    EndedEpisodes,
-    RolloutState,
-    episode_metrics,
-    no_ended_episodes,
-    rollout,
-    spread_metrics,
-)
+from shoal.engine.rollout import EndedEpisodes, RolloutState, episode_metrics, no_ended_episodes, rollout
 from shoal.engine.run import Episodes
 from shoal.envs.batch import Batch
-from shoal.types import joined, spec_of
+from shoal.types import restart, spec_of
+from shoal.types.metrics import joined
 
 NUM_ENVS, NUM_STEPS, CHUNKS = 6, 50, 2
 
@@ -88,7 +82,7 @@ def test_episode_statistics_are_those_of_a_replay(rolled):
         np.testing.assert_array_equal(rollout_state.episodes.length, [x for _, x in running])
         expected = EndedEpisodes(len(returns), sum(returns), sum(lengths), sum(terminated))
         np.testing.assert_allclose(rollout_state.ended[:4], expected[:4])
-        new = spread_metrics(rollout_state.played, last[1:])
+        new = episode_metrics(rollout_state, trajectory.timesteps)
         spread = joined(spread, new) if spread else new
         for name, x in (("episode_return", returns), ("episode_length", lengths)):
             for statistic in (np.std, np.min, np.max):
@@ -99,18 +93,26 @@ def test_episode_statistics_are_those_of_a_replay(rolled):
     np.testing.assert_array_equal(np.asarray(lengths) == 2, terminated)
 
 
+def metrics_of(ended, played, last, axis=()):
+    """The metrics of episodes; `played` and `last` are [T, N]."""
+    first = restart(jnp.zeros(()))
+    timesteps = first._replace(last=jnp.concatenate([jnp.zeros_like(last[:1]), last]))
+    return episode_metrics(RolloutState((), first, (), played, ended, (), played), timesteps, axis)
+
+
 def test_metrics_are_means_over_the_episodes_that_ended():
     ended = EndedEpisodes(*map(jnp.float32, (4, 10, 100, 1)))
-    metrics = {name: (float(x.value), float(x.weight)) for name, x in episode_metrics(ended).items()}
-    assert metrics == {
+    nothing = Episodes(jnp.zeros((3, 2)), jnp.zeros((3, 2))), jnp.zeros((3, 2), bool)
+    metrics = {name: (float(x.value), float(x.weight)) for name, x in metrics_of(ended, *nothing).items()}
+    assert {name: x for name, x in metrics.items() if not name.endswith(("_std", "_min", "_max"))} == {
         "episode_return": (2.5, 4),
         "episode_length": (25, 4),
         "episode_terminated": (0.25, 4),
         "episodes": (4, 1),
     }
-    groups = jax.vmap(lambda k: episode_metrics(EndedEpisodes(k, 10 * k, k, k), ("env",)), axis_name="env")(
-        jnp.array([1.0, 3.0])
-    )
+    groups = jax.vmap(
+        lambda k: metrics_of(EndedEpisodes(k, 10 * k, k, k), *nothing, ("env",)), axis_name="env"
+    )(jnp.array([1.0, 3.0]))
     assert groups["episode_return"].total.tolist() == [40, 40]
     assert groups["episodes"].value.tolist() == [4, 4]
 
@@ -120,12 +122,14 @@ def test_the_spread_of_episodes_is_that_of_all_groups():
     rng = np.random.default_rng(0)
     played = Episodes(*(jnp.asarray(1e4 + rng.normal(size=(3, 50, 6)), jnp.float32) for _ in range(2)))
     last = jnp.asarray(rng.random((3, 50, 6)) < 0.1).at[1].set(False)
-    groups = jax.vmap(lambda *x: spread_metrics(*x, ("env",)), axis_name="env")(played, last)
-    each = [spread_metrics(jax.tree.map(lambda x, k=k: x[k], played), last[k]) for k in range(3)]
-    assert all(np.isnan(x.value) for x in each[1].values())
+    groups = jax.vmap(lambda *x: metrics_of(no_ended_episodes(), *x, ("env",)), axis_name="env")(played, last)
+    each = [
+        metrics_of(no_ended_episodes(), jax.tree.map(lambda x, k=k: x[k], played), last[k]) for k in range(3)
+    ]
+    assert all(np.isnan(x.value) for name, x in each[1].items() if name != "episodes")
     in_turn = joined(joined(each[0], each[1]), each[2])
     assert in_turn.keys() == groups.keys()
-    for name, x in zip(("episode_return", "episode_length"), played, strict=True):
+    for name, x in zip(("episode_return", "episode_length"), played, strict=False):
         ended = np.asarray(x, np.float64)[np.asarray(last)]
         for statistic in (np.std, np.min, np.max):
             expected, name_of = statistic(ended), f"{name}_{statistic.__name__}"

@@ -482,7 +482,7 @@ def find_not_finite(metrics: Metrics, steps: Mapping[str, Array]) -> Checks:
     """Report which quantities of an update are not finite; `steps` are the metrics of all gradient steps."""
     loss = steps["policy_loss"] + steps["value_loss"] + steps["entropy"]
     return {
-        "advantage": ~jnp.isfinite(metrics["advantage_mean"].total),
+        "advantage": ~jnp.isfinite(metrics["advantage_mean"].value),
         "loss": ~jnp.all(jnp.isfinite(loss)),
         "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
     }

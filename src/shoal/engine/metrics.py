@@ -21,13 +21,11 @@ def checked_means(function: Callable, metrics: Any, own_names: Collection[str]) 
       ShoalError: one is not; the sentence names the entry.
     """
     _check_names(function, metrics, own_names)
-    for name, metric in metrics.items():
-        if not isinstance(metric, Metric):
-            refuse(
-                function, f"the metric {name!r} as {described(metric)}", "a shoal.types.Mean(total, weight)"
-            )
-        for field, x in metric._asdict().items():
-            _check_number(function, f"{name}.{field}", x)
+    for name, x in metrics.items():
+        if not isinstance(x, Metric):
+            refuse(function, f"the metric {name!r} as {described(x)}", "a shoal.types.Mean(total, weight)")
+        for field, number in x._asdict().items():
+            _check_number(function, f"{name}.{field}", number)
     return metrics
 
 

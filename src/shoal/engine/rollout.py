@@ -93,12 +93,8 @@ def rollout(
         )
         faults = keep_first_faults(rollout_state.faults, state.env, timestep)
         played = episodes._replace(returned=team.of_team(batch.env, episodes.returned))
-        return RolloutState(state, timestep, memory, episodes, ended, faults), (
-            timestep,
-            action,
-            extras,
-            played,
-        )
+        recorded = timestep, action, extras, played
+        return RolloutState(state, timestep, memory, episodes, ended, faults), recorded
 
     rollout_state = rollout_state._replace(state=batch.refresh(rollout_state.state, key), played=())
     memory = rollout_state.memory
@@ -138,7 +134,7 @@ def count_episodes(
     returned = jnp.where(first, 0.0, episodes.returned + reward)
     life = episodes.life
     if not isinstance(life, tuple):  # of one that ended with the step before, until here
-        begins = before.restarted | ~alive_of(before)
+        begins = jnp.asarray(before.restarted) | ~alive_of(before)
         life = jnp.where(first, 0.0, jnp.where(begins, 0.0, life) + reward)
     length = jnp.where(timestep.first, 0.0, episodes.length + 1.0)
 

@@ -176,10 +176,9 @@ class Reporter:
         """Write an evaluation; its episodes are written with the next checkpoint."""
         if self.episodes is not None:
             self.episodes.add(updates, episodes or {})
-        number = len(self.evaluations)  # of a resumed run too
-        self._write_rows(
-            "evaluation", updates, [{"evaluation": number, **row} for row in self._by_member(metrics)]
-        )
+        # The number goes on where a run resumes.
+        rows = [{"evaluation": len(self.evaluations), **row} for row in self._by_member(metrics)]
+        self._write_rows("evaluation", updates, rows)
         steps = updates * self.run.steps_per_update
         self.evaluations.append((steps, metrics["return_mean"]))
         return self.listeners.tell("on_evaluation", steps, _copies(metrics)) or self.companions.stop

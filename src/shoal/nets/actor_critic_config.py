@@ -31,18 +31,20 @@ _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _ACTOR, _CRITIC = Needs("actor_network", (None,)), Needs("critic_network", (None,))  # Shoal's own
 _OF_DEVIATION = Needs("distribution", ("auto", "normal", "tanh_normal", "gsde"))
 _HEAD = (Needs("policy_head", (None,)), _ACTOR)
+# Settings that the critic may have of its own, so that what needs the actor's may be met by the critic's.
+_OF_CRITIC = {x: f"critic_{x}" for x in ("encoder", "hidden_sizes", "layer_norm")}
 _OWN_HEAD = 3  # of a network's key: the number from which a head of the user's own has its key
 
 
 def _needs_of_both(setting: settings.Setting) -> Conditions:
     """Return what a setting of both torsos needs: one of them that is Shoal's own, and of an encoder's kind."""
-    of_critic = "critic_encoder"
-    own: Any = [
-        (of, dataclasses.replace(of, name=of_critic))
-        if isinstance(of, Needs) and of.name == "encoder"
-        else of
-        for of in setting.field.needs
-    ]
+    own = []
+    for entry in setting.field.needs:
+        alternatives = entry if isinstance(entry, tuple) else (entry,)
+        of_critic = [
+            dataclasses.replace(x, name=_OF_CRITIC[x.name]) for x in alternatives if x.name in _OF_CRITIC
+        ]
+        own.append((*alternatives, *of_critic))
     return (*own, (_ACTOR, _CRITIC))
 
 

@@ -64,11 +64,10 @@ class Headed(nnx.Module):
         key: Array,
         **style: Unpack[PlainStyle],
     ):
-        self.head = nnx.data(
-            head
-        )  # a user's own may be a pytree of any class, which NNX would take for static
-        scales = {"scale": hidden_scale, "out_scale": scale}
-        self.mlp = MLP(in_features, sizes, head.num_inputs, key=key, **scales, **style)
+        # A user's own may be a pytree of any class, which NNX would take for static.
+        self.head = nnx.data(head)
+        outputs = head.num_inputs
+        self.mlp = MLP(in_features, sizes, outputs, scale=hidden_scale, out_scale=scale, key=key, **style)
 
     @property
     def in_features(self) -> int:

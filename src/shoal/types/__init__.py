@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.types.metrics import Mean as Mean
-from shoal.types.metrics import Metrics
+from shoal.types.metrics import Metrics as Metrics
 from shoal.types.spaces import Dict, Space
 
 EPISODE_ENDED = (

@@ -39,7 +39,7 @@ def for_each(world: Array, timestep: TimeStep) -> Array:
 def ends_of_lives(timesteps: TimeStep) -> Array:
     """Return where the step to a time-step ended an agent's life: [T, N, A] of T+1 time-steps with `restarted`."""
     is_over = for_each(timesteps.last, timesteps) | ~alive_of(timesteps)
-    return ~is_over[:-1] & (is_over[1:] | timesteps.restarted[1:])
+    return ~is_over[:-1] & (is_over[1:] | jnp.asarray(timesteps.restarted)[1:])
 
 
 def observations_of_agents(timestep: TimeStep) -> PyTree:

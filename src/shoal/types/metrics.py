@@ -54,8 +54,6 @@ class Greatest(NamedTuple):
     number: Array  # 0 if nothing was counted
     weight: Array
 
-    choose = staticmethod(jnp.maximum)
-
     @property
     def value(self) -> Array:
         """The number; NaN if nothing was counted."""
@@ -63,15 +61,19 @@ class Greatest(NamedTuple):
 
     def joined(self, other: "Greatest") -> "Greatest":
         """Return the greatest of what both have counted."""
-        chosen = self.choose(self.number, other.number)
+        chosen = self._chosen(self.number, other.number)
         number = jnp.where(other.weight > 0, jnp.where(self.weight > 0, chosen, other.number), self.number)
         return type(self)(number, self.weight + other.weight)
+
+    def _chosen(self, x: Array, y: Array) -> Array:
+        return jnp.maximum(x, y)
 
 
 class Least(Greatest):
     """The least of the numbers that were counted."""
 
-    choose = staticmethod(jnp.minimum)
+    def _chosen(self, x: Array, y: Array) -> Array:
+        return jnp.minimum(x, y)
 
 
 Metric = Mean | Deviation | Greatest

@@ -12,7 +12,9 @@ from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
 
 Array = jax.Array
-S, X, Y = TypeVar("S"), TypeVar("X"), TypeVar("Y")
+S = TypeVar("S")
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 def sum_by_loop(function: Callable[..., Array], *arrays: Array) -> Array:

@@ -399,7 +399,8 @@ def test_numbers_of_exchanges_lie_deeper(tmp_path):
     row["settings"] = {"learning_rate": 0.5}
     run.file.write_text(json.dumps(row) + "\n")
     follow(run, logger)
-    assert logger.received == [("", 5, {"exchange/score": 2.0, "exchange/settings.learning_rate": 0.5})]
+    numbers = {"exchange/updates": 1.0, "exchange/score": 2.0, "exchange/settings.learning_rate": 0.5}
+    assert logger.received == [("", 5, numbers)]
 
 
 def test_cleanrl_names(tmp_path):
@@ -478,3 +479,26 @@ def test_flags_become_arguments():
     assert found["my.module:Mine"]["arguments"] == {"tags": "x,y"}
     assert found["wandb"]["arguments"] == {"project": "project", "entity": "me"}
     assert {x["keys"] for x in found.values()} == {"cleanrl"}
+
+
+def test_loggers_receive_the_numbers_of_update_and_evaluation(tmp_path):
+    """They are no member's own, so that a member without other numbers has failed."""
+    run, logger = Directory(tmp_path / "run", seeds=3), Recorder()
+    rows = [
+        {
+            "kind": "evaluation",
+            "step": 64,
+            "updates": 4,
+            "evaluation": 1,
+            "time": 1.0,
+            "seed": 3 + k,
+            "return_mean": x,
+        }
+        for k, x in enumerate((1.0, 2.0, None))
+    ]
+    run.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    follow(run, logger)
+    by_name = {name: numbers for name, _, numbers in logger.received}
+    for numbers in by_name.values():
+        assert numbers["evaluation/updates"] == 4 and numbers["evaluation/evaluation"] == 1
+    assert by_name["all"]["evaluation/failed"] == 1

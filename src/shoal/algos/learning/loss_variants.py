@@ -80,7 +80,6 @@ def rollout_metrics(
     sizes = {"weight": weight, "num_chunks": chunks, "axis": axis}
     _, means = mean_gradient(fixed_loss, lambda network: network, network, batch, **sizes)
     total = means.policy_loss - config.ent_coef * means.entropy + config.vf_coef * means.value_loss
-    numbers = {**means._asdict(), "total_loss": total}
-    return {
-        f"rollout_{name}": metric_means.scalar_mean(x) for name, x in numbers.items() if name != "learned"
-    }
+    numbers = {"total_loss": total, **means._asdict()}
+    numbers.pop("learned")  # the moments of another minibatch
+    return {f"rollout_{name}": metric_means.scalar_mean(x) for name, x in numbers.items()}

@@ -164,6 +164,6 @@ def with_estimates(
     if config.norm_adv == "minibatch":
         advantage = statistics.standardise(advantage, batch.weight, axis_name=axis)
     # Of each row those of the minibatch, whose mean over the rows they are again.
-    moments = metric_means.learned_moments(axis, (target, advantage), batch.weight)
-    learned = [jnp.broadcast_to(x, batch.weight.shape) for x in moments]
+    of_minibatch = metric_means.learned_moments(axis, (target, advantage), batch.weight)
+    learned = [jnp.broadcast_to(x, batch.weight.shape) for x in of_minibatch]
     return batch._replace(advantage=advantage, target=target, learned=learned)
