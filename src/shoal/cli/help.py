@@ -142,8 +142,12 @@ def _shown(high: float | None) -> float | None:
 def _explain(flag: Flag, width: int) -> list[str]:
     lines = textwrap.wrap(flag.text, width - TEXT_COLUMN) or [""]
     if len(flag.words) > TEXT_COLUMN - 4:
-        words = flag.words if len(flag.words) + 2 <= width else flag.words.replace(",", ", ")  # to break there
-        words = textwrap.fill(words, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+        words = (
+            flag.words if len(flag.words) + 2 <= width else flag.words.replace(",", ", ")
+        )  # to break there
+        words = textwrap.fill(
+            words, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )
         return [*words.splitlines(), *(" " * TEXT_COLUMN + line for line in lines)]
     first, *rest = lines
     return [f"  {flag.words:<{TEXT_COLUMN - 2}}{first}", *(" " * TEXT_COLUMN + line for line in rest)]
