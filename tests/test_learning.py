@@ -73,6 +73,17 @@ VARIANTS = {
     "recomputed": {"recompute": "epoch"},
     "vtrace_epochs": {"advantage": "vtrace", "recompute": "epoch"},
     "vtrace_minibatches": {"advantage": "vtrace", "recompute": "minibatch"},
+    "vtrace_rewards": {"advantage": "vtrace_rewards", "recompute": "epoch"},
+    "importance_corrected": {"advantage": "importance_corrected_td", "recompute": "epoch"},
+    "impala": {"advantage": "vtrace", "surrogate": "vtrace_policy_gradient", "recompute": "epoch"},
+    "n_step": {"advantage": "n_step_returns", "n_step": 32},
+    "categorical_td": {
+        "value_head": "categorical",
+        "value_loss": "categorical_td",
+        "value_low": 0.0,
+        "value_high": 110.0,
+    },
+    "scaled_gradient": {"shared_torso": True, "critic_gradient_scale": 0.1},
     "a2c": {
         "algorithm": "a2c",
         "num_envs": 8,

@@ -228,7 +228,7 @@ def test_a_batch_of_trials_under_vmap_goes_on_with_new_tasks():
 WRAPPERS = {
     "TimeLimit": lambda env: TimeLimit(env, 3), "FrameStack": lambda env: FrameStack(env, 2), "Flatten": Flatten,
     "Hide": lambda env: Hide(env, (1,)), "RewardScale": lambda env: RewardScale(env, 0.1),
-    "StepCount": StepCount,
+    "StepCount": lambda env: Flatten(StepCount(env)),
     "all": lambda env: FrameStack(RewardScale(Flatten(TimeLimit(env, 3)), 0.1), 2),
 }  # fmt: skip
 
