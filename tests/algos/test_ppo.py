@@ -524,7 +524,7 @@ def test_what_is_left_at_none_follows_the_actor():
     resolved = config.resolved()
     optimization = resolved.optimization
     assert (optimization.critic_learning_rate, optimization.critic_max_grad_norm) == (2e-3, math.inf)
-    assert (resolved.critic_update_epochs, resolved.network.critic_sizes) == (3, (8,))
+    assert (resolved.critic_update_epochs, resolved.network.as_critic.hidden_sizes) == (3, (8,))
     assert (optimization.critic_optimizer, optimization.critic_optimizer_args) == ("adam", ("eps=1e-5",))
     assert not optimization.separate_updates and not resolved.kl_stop
     assert resolved.resolved() == resolved
