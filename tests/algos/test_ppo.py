@@ -230,7 +230,9 @@ def everything(config, env, key):
         "learner": learner,
         "trajectory": trajectory,
         "replayed": replayed,
-        "first minibatch": {name: x.sum() / size for name, x in parts._asdict().items()},
+        "first minibatch": {
+            name: x.sum() / size for name, x in parts._replace(learned=jnp.zeros(1))._asdict().items()
+        },
         "legal": jax.vmap(env.action_space.contains)(flat),
         "update": (new, metrics),
     }

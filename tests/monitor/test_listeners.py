@@ -127,6 +127,8 @@ def test_the_calls_are_in_order_and_their_numbers_those_of_the_rows(whole):
     saved = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
     for row in saved:
         del row["updates"], row["seed"], row["time"]
+    evaluations = [row.pop("evaluation") for row in saved if row["kind"] == "evaluation"]
+    assert evaluations == [k // 2 for k in range(len(evaluations))]  # the number of each, for both seeds
     assert told == saved
     assert recorder.calls[-1][2] == run.summary
     started = recorder.calls[0][2]

@@ -120,8 +120,8 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
     """Trains the critic on targets that are normalised by their running mean and standard deviation; popart also
     rescales its last layer when these change, so that no value changes."""
     rollout_loss: bool = parameter(False, group="optimisation")
-    """Reports the loss of the whole rollout and its parts after each update too, as rollout_total_loss and so on; it
-    costs a further pass of the network over the rollout."""
+    """Computes the loss of the whole rollout after each update too, as rollout_total_loss and so on; this takes a
+    further pass of the network over it."""
     norm_reward: bool = parameter(False, group="normalisation")
     """Divides rewards by the running standard deviation of their discounted return."""
     critic_update_epochs: int | None = parameter(
