@@ -1,10 +1,13 @@
 """The recipes have the values of the works that they are named after, and train by one command."""
 
 import json
+import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.cli import rollout as rollout_command
 from shoal.envs.registry import registered_parameters
 from shoal.runs.plan.config_files import RECIPES, read_layers
@@ -294,5 +297,12 @@ def test_a_mistake_in_what_is_rolled_out_is_one_sentence(text, sentence, tmp_pat
     assert sentence in capsys.readouterr().err
 
 
-def test_there_is_a_recipe_of_each_work():
+def test_there_is_a_recipe_of_each_work_in_the_package():
+    """A wheel holds all files of `src/shoal` that git does not ignore."""
     assert {*names_in(RECIPES)} == {*WORKS, "mountain_car"}
+    root = Path(shoal.__file__).parents[2]
+    built = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    assert built == {"wheel": {"packages": ["src/shoal"]}} and RECIPES.is_relative_to(root / "src" / "shoal")
+    assert not [
+        line for line in (root / ".gitignore").read_text().split() if "toml" in line or "recipes" in line
+    ]
