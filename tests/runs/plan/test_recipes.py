@@ -182,6 +182,8 @@ JAXDEM = {
     "max_grad_norm": ("max_grad_norm", 1.5),
     "advantage_gamma": ("gamma", 0.99),
     "advantage_lambda": ("gae_lambda", 0.95),
+    "advantage_rho_clip": ("rho_clip", 1.0),
+    "advantage_c_clip": ("c_clip", 1.0),
     "ppo_clip_eps": ("clip_coef", 0.2),
     "value_pred_clipped": ("clip_vloss", True),
     "ppo_clip_eps of the values": ("vf_clip_coef", 0.2),
