@@ -1,10 +1,13 @@
 """The recipes have the values of the works that they are named after, and train by one command."""
 
 import json
+import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.cli import rollout as rollout_command
 from shoal.envs.registry import registered_parameters
 from shoal.runs.plan.config_files import RECIPES, read_layers
@@ -179,6 +182,8 @@ JAXDEM = {
     "max_grad_norm": ("max_grad_norm", 1.5),
     "advantage_gamma": ("gamma", 0.99),
     "advantage_lambda": ("gae_lambda", 0.95),
+    "advantage_rho_clip": ("rho_clip", 1.0),
+    "advantage_c_clip": ("c_clip", 1.0),
     "ppo_clip_eps": ("clip_coef", 0.2),
     "value_pred_clipped": ("clip_vloss", True),
     "ppo_clip_eps of the values": ("vf_clip_coef", 0.2),
@@ -294,5 +299,12 @@ def test_a_mistake_in_what_is_rolled_out_is_one_sentence(text, sentence, tmp_pat
     assert sentence in capsys.readouterr().err
 
 
-def test_there_is_a_recipe_of_each_work():
+def test_there_is_a_recipe_of_each_work_in_the_package():
+    """A wheel holds all files of `src/shoal` that git does not ignore."""
     assert {*names_in(RECIPES)} == {*WORKS, "mountain_car"}
+    root = Path(shoal.__file__).parents[2]
+    built = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    assert built == {"wheel": {"packages": ["src/shoal"]}} and RECIPES.is_relative_to(root / "src" / "shoal")
+    assert not [
+        line for line in (root / ".gitignore").read_text().split() if "toml" in line or "recipes" in line
+    ]

@@ -122,6 +122,9 @@ def test_later_files_stand_over_earlier_ones_and_flags_over_all():
     assert value("seeds", "run.json", "stoix_ff_ppo") == 1
     decided = decide(None, config_file=["stoix_ff_ppo", "world.toml"], overrides={})
     assert decided.environment_parameters["gravity"] == 3.0 and decided.defaults.origin == "config file"
+    write("worlds.toml", "[environment.parameters]\ngravity = 3.0\n[ppo]")
+    decided = decide("CartPole-v1", config_file="worlds.toml", overrides={})
+    assert decided.environment_parameters["gravity"] == 3.0
 
 
 def test_of_another_environment_or_algorithm_nothing_stays():

@@ -167,11 +167,12 @@ def _make_environment(
     Raises:
       ShoalError: it cannot be made, or a parameter is out of its bounds.
     """
-    # By the same name the file's parameters count, beside those that are given.
-    if environment is None or (
-        isinstance(environment, str) and saved and environment == saved["environment"]["name"]
-    ):
-        return describing.rebuild(saved["environment"], parameters)
+    entry = saved.get("environment", {})
+    # The file's parameters count, beside those that are given, if it names the same environment, or none.
+    is_same = isinstance(environment, str) and entry and entry["name"] == environment
+    is_nameless = isinstance(environment, str) and entry and not entry["name"] and entry["parameters"]
+    if environment is None or is_same or is_nameless:
+        return describing.rebuild({**entry, "name": environment or entry["name"]}, parameters)
     made = environment_of(environment, parameters)
     if isinstance(environment, str):
         return made, describing.describe_named(environment, parameters)
