@@ -88,7 +88,12 @@ OF_XMINIGRID = {
 }
 WORKS = {
     "stoix": Work(**OF_STOIX, ours=f"CartPole-v1 {STOIX}"),
-    "stoix-grid": Work(**OF_STOIX, ours=f"MiniGrid-Empty-6x6 {STOIX}", sizes="environment=1"),
+    "stoix-grid": Work(
+        **OF_STOIX,
+        ours=f"MiniGrid-Empty-6x6 {STOIX}",
+        sizes="environment=1",
+        flags=COMPILER_FLAGS,  # with its small loops as single kernels its jaxlib aborts
+    ),
     "jaxagents": Work(  # its KL stop leaves 1.4 of 9 epochs to the actor, of which the driver reports the mean
         driver="jaxagents_ippo",
         packages="jaxagents",
