@@ -220,7 +220,7 @@ WORDS = {
     f"--from {LONG}": "File name too long",
     f"--run-dir {LONG}": "File name too long",
     f"--config {LONG}": "File name too long",
-    "--config nowhere": "config file 'nowhere' cannot be read: No such file or directory",
+    "--config nowhere": "there is no recipe 'nowhere', and no run or file of that name",
     "Acrobot-v1": "'Acrobot-v1' is one word too many after 'CartPole-v1'",
     "gravty=1": "no parameter 'gravty'",
     "gravity=abc": "gravity='abc'",

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import itertools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from shoal.base.errors import ShoalError
@@ -54,16 +54,22 @@ def parse_values(
     # What is not given has no entry, so that a setting that is given is known even where it is the default.
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     fields = settings.settings_of(default)
+    repeated = getattr(default, "repeated", ())  # tuples of which each flag gives one value
     for flag, name in flags_with_fields(fields):
         # Each value is appended, and may be missing, so that `_value` can say what is wrong in one sentence.
         if fields[name].declared is bool:
             parser.add_argument(flag, dest=name, action="append_const", const=flag)
         else:
-            is_tuple = element_of(fields[name].declared) is not None
+            is_tuple = element_of(fields[name].declared) is not None and name not in repeated
             parser.add_argument(flag, dest=name, action="append", nargs="*" if is_tuple else "?")
     namespace, words = parser.parse_known_args(_as_listed(arguments))
     words = [word.lstrip() for word in words]
-    values = {name: _value(name, fields[name].declared, found) for name, found in vars(namespace).items()}
+    values = {
+        name: tuple(_value(name, str, [word]) for word in found)
+        if name in repeated
+        else _value(name, fields[name].declared, found)
+        for name, found in vars(namespace).items()
+    }
     for word, following in zip(words, [*words, ""][1:], strict=True):
         if word.startswith("-"):
             flag, _, value = (word if "=" in word else f"{word}={following}").partition("=")
@@ -167,17 +173,26 @@ def command_line(command: str, arguments: Sequence[str]) -> str:
 
 def given(arguments: Sequence[str]) -> dict[str, str]:
     """Return the values of flags that must be known before the others can be read, by setting."""
-    values = {}
+    return dict(_given(arguments))
+
+
+def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if flag := _flag_of_word(word):
             _, separator, value = word.partition("=")
-            values[flag[2:].replace("-", "_")] = value if separator else following
-    return {name: value for name, value in values.items() if value and not value.startswith("--")}
+            value = value if separator else following
+            if value and not value.startswith("--"):
+                yield flag[2:].replace("-", "_"), value
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:
     """Return the value of such a flag; "" if it is not given."""
-    return given(arguments).get(flag[2:].replace("-", "_"), "")
+    return "".join(values_of(flag, arguments)[-1:])
+
+
+def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """Return the values of such a flag, which may be given several times."""
+    return [value for name, value in _given(arguments) if name == flag[2:].replace("-", "_")]
 
 
 def leading_words(arguments: Sequence[str]) -> list[str]:

@@ -78,7 +78,9 @@ def _flags(config: object, title: str, owner: str) -> Iterator[tuple[str, Flag]]
         group, setting = titles.get(name, title), found[name]
         # Two parts may have groups of one name, which the part's title tells apart.
         is_known_group = group in (MOST_USED, title) or not owner
-        flag = Flag(_flag_text(name, setting), _help_text(setting))
+        is_repeated = name in getattr(config, "repeated", ())
+        words = f"{flag_of(name)} STR" if is_repeated else _flag_text(name, setting)
+        flag = Flag(words, _help_text(setting))
         yield group if is_known_group else f"{owner}: {group}", flag
     for name, part in parts.items():
         yield from _flags(part, name, name)

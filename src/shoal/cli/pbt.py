@@ -41,8 +41,6 @@ class PbtFlags(RunFlags, PbtOptions):
     """Draws the first values of a tuned setting from narrower bounds, in the same form; may be given several times."""
     replay: str = ""
     """Trains new seeds with the schedule of the best policy of this run instead; then ENV is left out."""
-    eval_env: tuple[str, ...] = ()
-    """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,8 +8,11 @@ from typing import ClassVar
 from shoal.base.numbers import format_number, format_numbers
 from shoal.cli import flags
 from shoal.config.requirements import Needs, Table
+from shoal.config.settings import check_fields, with_settings
+from shoal.envs import describing
 from shoal.monitor.progress import Activity
 from shoal.records.json_files import json_text
+from shoal.runs.plan.config_files import ROLLOUT, read_layers
 from shoal.runs.policies.collect import RolloutResult
 from shoal.runs.policies.rollout import rollout
 
@@ -24,8 +27,12 @@ DESCRIPTION = (
 class RolloutFlags:
     """The flags of a rollout."""
 
+    repeated: ClassVar = ("config",)
     needs: ClassVar[Table] = {"greedy": (Needs("policy", other_than=("",), such_as="runs/first"),)}
 
+    config: tuple[str, ...] = ()
+    """Uses the environment of this run directory, file or recipe (mountain_car), and the flags in its table [rollout],
+    over those of a config before it; ENV may be left out."""
     envs: int = 1024
     """Steps this many environments."""
     steps: int = 1000
@@ -48,15 +55,22 @@ class RolloutFlags:
 
 def main(arguments: Sequence[str]) -> int:
     """Make the steps, and print the statistics."""
-    settings, words = flags.parse(COMMAND, DESCRIPTION, RolloutFlags(), arguments)
+    files = flags.values_of("--config", arguments)
+    saved = read_layers(*files) if files else {}
+    default = with_settings(RolloutFlags(), **saved.get(ROLLOUT, {}))
+    check_fields(default)
+    settings, words = flags.parse(COMMAND, DESCRIPTION, default, arguments)
     environment, parameters = flags.parse_environment(words)
+    entry, world = saved.get("environment", {}), None
+    if entry.get("name") and environment in ("", entry["name"]):
+        world, environment, parameters = describing.rebuild(entry, parameters)[0], entry["name"], {}
     # A policy knows the environment that it was trained in.
     if not settings.policy:
         flags.require("environment", "shoal rollout CartPole-v1", environment)
     with Activity() as activity:
         activity.describe(f"making {settings.steps:,} steps in each of {settings.envs:,} environments")
         result = rollout(
-            environment or None,
+            world or environment or None,
             settings.policy or None,
             num_envs=settings.envs,
             num_steps=settings.steps,

@@ -38,8 +38,6 @@ class SearchFlags(RunFlags):
     choice:A:B:...; may be given several times."""
     space: str = ""
     """Reads the space from this TOML file, with tables grid, random and where (conditions)."""
-    eval_env: tuple[str, ...] = ()
-    """Evaluates all members in an environment with this parameter, NAME=VALUE; may be given several times."""
 
 
 def read_search(
@@ -81,9 +79,9 @@ def read_request(
         environment or None,
         parsed.algorithm,
         parameters,
-        parsed.config or None,
+        parsed.config,
         parsed.preset,
-        flags.parse_environment(parsed.eval_env)[1] or None,
+        parsed.evaluation(),
         overrides,
     )
     return parsed, request

@@ -57,13 +57,23 @@ Own = TypeVar("Own", bound=OutputFlags)  # the flags of one command
 class RunFlags(OutputFlags):
     """The flags of every command that trains: the algorithm, the origin of the settings, and the output."""
 
+    repeated: ClassVar = ("config",)
     algorithm: str = "ppo"
     """Trains with this algorithm: ppo, mappo, a2c, reinforce, dqn, c51, qr_dqn, pqn, or a config of your own as
     module:Name."""
-    config: str = ""
-    """Uses the settings of this run directory or config.json; then ENV may be left out."""
+    config: tuple[str, ...] = ()
+    """Uses the settings of this run directory, file or recipe (stoix_ff_ppo), over those of a config before it; ENV may
+    be left out."""
     preset: bool = True
     """Uses the tuned settings of ENV, where there are any and no config is given."""
+    eval_env: tuple[str, ...] = ()
+    """Evaluates in another environment: ENV with other parameters, NAME=VALUE, or another one of the same spaces, by
+    name and parameters."""
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """Return where the policies are evaluated, as `decide` takes it."""
+        name, parameters = flags.parse_environment(self.eval_env)
+        return {"name": name, "parameters": parameters} if name else parameters or None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +82,7 @@ class TrainFlags(RunFlags):
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet"),
+        "evaluation": ("eval_env",),
         **LOGGING,
     }
 
@@ -83,6 +94,7 @@ class TrainFlags(RunFlags):
 
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the result."""
+    command, arguments = arguments, flags.join_repeated(arguments, ("--eval-env",))
     words = flags.leading_words(arguments)
     if not words:  # ENV is among the flags: read all flags once to find the words that are none
         # The page must wait, since it shows the defaults of the environment's preset.
@@ -96,14 +108,15 @@ def main(arguments: Sequence[str]) -> int:
         environment or None,
         algorithm=choices.algorithm,
         environment_parameters=parameters,
-        config_file=choices.config or None,
+        config_file=choices.config,
         use_preset=choices.preset,
         started_from=choices.from_,
         from_step=choices.from_step,
+        evaluation=choices.evaluation(),
         overrides=overrides,
         known=known,
     )
-    return print_result(run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, arguments)))
+    return print_result(run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, command)))
 
 
 def print_result(trained: TrainedRun) -> int:
@@ -153,7 +166,7 @@ def parse_run(
     before = defaults(
         environment,
         algorithm=flags.value_of("--algorithm", arguments),
-        config_file=flags.value_of("--config", arguments) or None,
+        config_file=flags.values_of("--config", arguments),
         use_preset="--no-preset" not in (word.replace("_", "-") for word in arguments),
         environment_parameters=parameters,
         choices=flags.given(arguments),

@@ -51,6 +51,7 @@ _entries = {
         ("Acrobot-v1", "classic.acrobot:Acrobot", 500, {}),
         ("CartPole-NoVelocity-v1", "classic.no_velocity:cartpole", 500, {}),
         ("CartPole-v1", "classic.cartpole:CartPole", 500, {}),
+        ("Hunt-v0", "hunt:Hunt", None, {}),
         ("MemoryChain-v0", "memory_chain:MemoryChain", None, {}),
         ("MountainCar-v0", "classic.mountain_car:MountainCar", 200, {}),
         ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999, {}),

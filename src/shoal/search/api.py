@@ -16,6 +16,7 @@ from shoal.search.pbt import PbtOptions, read_tuned, run_pbt, run_replay
 from shoal.search.space import Space, from_tables, from_words
 from shoal.search.sweep import Sweep, SweepOptions, run_sweep
 from shoal.search.trial_runs import TuneOptions, run_tuning
+from shoal.types import Environment
 
 Chosen = TypeVar("Chosen", SweepOptions, TuneOptions, PbtOptions)
 
@@ -30,9 +31,9 @@ def sweep(
     space: str | Path = "",
     algorithm: str | object = "",
     environment_parameters: Mapping[str, object] | None = None,
-    config: str | Path | None = None,
+    config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, object] | None = None,
+    eval_env: str | Environment | Mapping[str, object] | None = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
@@ -52,7 +53,7 @@ def sweep(
       random: by name, the distribution of a setting, such as "log:1e-5:1e-2", or a list of choices.
       where: by name, the values that other settings must have for a setting to be a part of a member.
       space: a TOML file with tables of these names, instead of them.
-      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      eval_env: the one environment in which all members are evaluated, as in `train`.
       **settings: options of the sweep (samples=1, sample_seed=0, sobol=False, objective="absolute", confirm_seeds=10,
         halving=0, min_steps=0, which `shoal sweep --help-all` explains), and settings of `train` for all members alike,
         such as `seeds`; `run_dir` is the directory of the sweep.
@@ -78,9 +79,9 @@ def tune(
     space: str | Path = "",
     algorithm: str | object = "",
     environment_parameters: Mapping[str, object] | None = None,
-    config: str | Path | None = None,
+    config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, object] | None = None,
+    eval_env: str | Environment | Mapping[str, object] | None = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
@@ -121,9 +122,9 @@ def pbt(
     start: Mapping[str, object] | None = None,
     algorithm: str | object = "",
     environment_parameters: Mapping[str, object] | None = None,
-    config: str | Path | None = None,
+    config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
-    eval_env: Mapping[str, object] | None = None,
+    eval_env: str | Environment | Mapping[str, object] | None = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,

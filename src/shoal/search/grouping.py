@@ -19,6 +19,7 @@ from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.train import placement, resume
 from shoal.search.space import Point
+from shoal.types import Environment
 from shoal.xla import machine
 
 # Settings of a run that may differ between the settings of a sweep; the others name places, or how members are judged.
@@ -44,7 +45,7 @@ class Request:
     environment_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     config_file: Any = None
     use_preset: bool = True
-    evaluation_parameters: Mapping[str, Any] | None = None
+    evaluation: str | Environment | Mapping[str, Any] | None = None
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def decide(
@@ -65,7 +66,7 @@ class Request:
 
     def _rebuilt(self, parameters: Mapping[str, object]) -> Any:
         """Make an environment that was given itself with other parameters."""
-        given = dataclasses.replace(self, environment_parameters={}, evaluation_parameters=None)
+        given = dataclasses.replace(self, environment_parameters={}, evaluation=None)
         return given.decide().with_parameters(parameters)
 
 

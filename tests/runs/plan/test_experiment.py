@@ -300,7 +300,10 @@ def test_a_preset_of_ones_own_is_of_any_environment(tmp_path):
         ("ppo = 3", "lacks algorithm, environment, run; is it"),
         ("environment = 'CartPole-v1'\n[pp0]", "lacks algorithm, run; it has 'pp0'; did you mean 'ppo'"),
         ("environment = 3\n[ppo]", "has environment=3, which is neither a name nor an object"),
-        ("environment = 'CartPole-v1'\neval_env = 3\n[ppo]", "has eval_env=3, which is not an object"),
+        (
+            "environment = 'CartPole-v1'\neval_env = 3\n[ppo]",
+            "has eval_env=3, which is neither a name nor an object",
+        ),
     ],
 )
 def test_a_mistake_in_a_toml_file_is_one_sentence(tmp_path, text, sentence):

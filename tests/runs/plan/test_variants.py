@@ -149,10 +149,10 @@ def test_all_members_are_evaluated_in_one_environment():
     experiment = decide("CartPole-v1", variants=worlds, overrides={"seeds": 1, "devices": 1})
     assert [float(x.environment.env.force) for x in experiment.solo] == [1.0, 30.0]
     assert float(experiment.evaluation_environment.env.force) == 10.0
-    elsewhere = decide("CartPole-v1", variants=worlds, evaluation_parameters={"force": 5.0}, overrides={})
+    elsewhere = decide("CartPole-v1", variants=worlds, evaluation={"force": 5.0}, overrides={})
     assert float(elsewhere.evaluation_environment.env.force) == 5.0
     assert decide("CartPole-v1", overrides={}).evaluation_environment is None
-    unknown = decide("CartPole-v1", variants=worlds, evaluation_parameters={"forse": 5.0}, overrides={})
+    unknown = decide("CartPole-v1", variants=worlds, evaluation={"forse": 5.0}, overrides={})
     with pytest.raises(ShoalError, match="'forse'"):
         unknown.validate()
 

@@ -81,9 +81,16 @@ class MountainCar(Hill):
     """
 
     force: float = parameter(default=0.001)  # change of velocity in one step by a push
+    num_actions: int = parameter(
+        default=3, low=1, high=3
+    )  # the first so many of push left, coast, push right
 
-    action_space = Discrete(3)  # push left, coast, push right
     score_bounds = (-200.0, -98.0)  # mean returns of random actions, and of the best policies of the preset
+
+    @property
+    def action_space(self) -> Discrete:
+        """Push left, coast, push right, or the first of these."""
+        return Discrete(self.num_actions)
 
     def step(
         self, state: MountainCarState, action: jax.Array, key: jax.Array

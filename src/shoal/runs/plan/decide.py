@@ -9,7 +9,6 @@ environment, then the defaults of the classes.
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any
 
 from shoal.base.errors import ShoalError
@@ -25,7 +24,8 @@ from shoal.records.halving import Halving
 from shoal.records.json_files import report_wrong_types
 from shoal.records.members import Variant
 from shoal.records.pbt_settings import Evolution
-from shoal.runs.plan.config_files import content_of, name_of, saved_evaluation_parameters
+from shoal.runs.plan import elsewhere
+from shoal.runs.plan.config_files import ConfigFile, content_of, name_of
 from shoal.runs.plan.defaults import Defaults, defaults, with_values
 from shoal.runs.plan.experiment import Experiment, shown
 from shoal.runs.plan.variants import check_variants, with_first_settings
@@ -40,12 +40,12 @@ def decide(
     *,
     algorithm: str | type | AlgorithmConfig = "",
     environment_parameters: Mapping[str, Any] | None = None,
-    config_file: str | Path | Mapping[str, Any] | None = None,
+    config_file: ConfigFile = None,
     use_preset: bool = True,
     started_from: str = "",
     from_step: str = "",
     variants: Sequence[Variant] | None = None,
-    evaluation_parameters: Mapping[str, Any] | None = None,
+    evaluation: str | Environment | Mapping[str, Any] | None = None,
     halving: Halving | None = None,
     evolution: Evolution | None = None,
     overrides: Mapping[str, object],
@@ -57,19 +57,20 @@ def decide(
       environment: a name, `module:Name`, or an environment itself; None uses the config file's.
       algorithm: a name, `module:Name`, or a config itself or its class; empty uses the config file's, or ppo.
       environment_parameters: of an environment given by name.
-      config_file: a `config.json` to start from, its content, or a run directory that holds one.
+      config_file: a run directory, `config.json` or other files of settings (see `read_config`), or their content.
       use_preset: whether the environment's preset is used, where there is one and no config file.
       started_from: a run whose parameters are inherited.
       from_step: the checkpoint of that run: its environment steps, "best" or "last"; empty for its last policies.
-      variants, evaluation_parameters, halving, evolution: as in `Experiment`; None takes the config file's, or else
-        what a run has without. An evolution is left out where there are variants.
+      evaluation: where the run is evaluated (see `elsewhere.given`); None takes the config file's, or its environment.
+      variants, halving, evolution: as in `Experiment`; None takes the config file's, or else what a run has without. An
+        evolution is left out where there are variants.
       overrides: settings of the run and of the algorithm by name, which have precedence over all others.
       known: the defaults for the same arguments, where they were found before, as for a command's help.
     Raises:
       ShoalError: an unknown name, with the nearest one; an override that has no effect with the other settings.
     """
     require_usable()  # before an environment is made, which may compute with JAX
-    saved = content_of(config_file)
+    saved = content_of(config_file, algorithm if isinstance(algorithm, str) else "")
     devices = overrides.get("devices", saved.get("run", {}).get("devices", 0))
     _prepare_machine(environment, saved, devices)
     made, description = _make_environment(environment, environment_parameters or {}, saved)
@@ -84,7 +85,7 @@ def decide(
             choices=overrides,
         )
     with report_wrong_types(name_of(config_file)):
-        population = _population(saved, variants, evaluation_parameters, halving, evolution)
+        population = _population(saved, variants, evaluation, halving, evolution)
     run, config = with_values(known.run, known.config, overrides, description.parameters)
     experiment = Experiment(
         *(description.name, description.parameters, made, known.algorithm, config, run, known),
@@ -143,7 +144,7 @@ def _prepare_machine(
 def _population(
     saved: Mapping[str, Any],
     variants: Sequence[Variant] | None,
-    evaluation_parameters: Mapping[str, Any] | None,
+    evaluation: str | Environment | Mapping[str, Any] | None,
     halving: Halving | None,
     evolution: Evolution | None,
 ) -> dict[str, Any]:
@@ -154,10 +155,8 @@ def _population(
         evolution = evolutions.NONE if variants else evolutions.from_json(saved.get("evolution", {}))
     if halving is None and saved.get("halving"):
         halving = Halving(**saved["halving"])
-    if evaluation_parameters is None:
-        evaluation_parameters = saved_evaluation_parameters(saved)
-    found = {"variants": tuple(variants), "evaluation_parameters": dict(evaluation_parameters)}
-    return {**found, "halving": halving, "evolution": evolution}
+    where = elsewhere.saved_in(saved) if evaluation is None else elsewhere.given(evaluation)
+    return {"variants": tuple(variants), "elsewhere": where, "halving": halving, "evolution": evolution}
 
 
 def _make_environment(

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Set
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from shoal.algos import catalogue
@@ -18,7 +17,7 @@ from shoal.envs.describing import from_json
 from shoal.envs.registry import TRIAL
 from shoal.records.json_files import report_wrong_types
 from shoal.records.run_config import RunConfig
-from shoal.runs.plan.config_files import content_of, name_of
+from shoal.runs.plan.config_files import ConfigFile, content_of, name_of
 from shoal.runs.plan.presets import preset
 from shoal.types import AlgorithmConfig
 
@@ -52,7 +51,7 @@ def defaults(
     environment: str = "",
     *,
     algorithm: str | type | AlgorithmConfig = "",
-    config_file: str | Path | Mapping[str, Any] | None = None,
+    config_file: ConfigFile = None,
     environment_parameters: Mapping[str, Any] | None = None,
     use_preset: bool = True,
     choices: Mapping[str, object] | None = None,
@@ -72,7 +71,7 @@ def defaults(
     Raises:
       ShoalError: an unknown name, with the nearest one.
     """
-    saved = content_of(config_file)
+    saved = content_of(config_file, _name_of(algorithm))
     given = algorithm if settings.is_nested(algorithm) else None
     named: str = _name_of(algorithm) or saved.get("algorithm", {}).get("name", "ppo")
     with report_wrong_types(name_of(config_file)) if saved else contextlib.nullcontext():

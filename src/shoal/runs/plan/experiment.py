@@ -29,6 +29,7 @@ from shoal.records.run_config import RunConfig
 from shoal.runs.plan.config_files import SCHEMA
 from shoal.runs.plan.defaults import Config, Defaults
 from shoal.runs.plan.defaults import defaults as find_defaults
+from shoal.runs.plan.elsewhere import HERE, Elsewhere
 from shoal.runs.plan.variants import named, number
 from shoal.types import AlgorithmConfig, Environment, spec_of
 from shoal.types.spaces import Dict
@@ -53,8 +54,7 @@ class Experiment:
     # The algorithm's config before implied settings were filled in; None is `config` itself.
     unresolved_config: AlgorithmConfig | None = None
     variants: tuple[Variant, ...] = ()  # the members' settings; empty where only their seeds differ
-    # The parameters of the environment of evaluations that differ from the environment's.
-    evaluation_parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    elsewhere: Elsewhere = HERE  # the environment of evaluations, where it is another one
     halving: Halving | None = None  # when members stop early
     evolution: Evolution = evolutions.NONE  # the settings that change while the run trains
 
@@ -92,7 +92,8 @@ class Experiment:
             }
         given = self.environment_parameters.items()
         numbers = {name: x for name, x in given if isinstance(x, bool | int | float | str)}
-        return found | {name: x for name, x in numbers.items() if parameters.get(name) != x}
+        found |= {name: x for name, x in numbers.items() if parameters.get(name) != x}
+        return ({"eval_env": str(self.elsewhere)} if str(self.elsewhere) else {}) | found
 
     def _usual(self) -> Defaults | None:
         """Return the defaults of the preset alone; None where the algorithm has none."""
@@ -145,15 +146,18 @@ class Experiment:
         Raises:
           ShoalError: it cannot be made, or its spaces are others.
         """
-        if not self.evaluation_parameters and not any(variant.parameters() for variant in self.variants):
+        parameters = self.elsewhere.parameters
+        if self.elsewhere.entry:
+            environment = shown(self.elsewhere.environment(), self.run)
+        elif parameters or any(variant.parameters() for variant in self.variants):
+            environment = self.with_parameters(parameters)
+        else:
             return None
-        environment = self.with_parameters(self.evaluation_parameters)
         if (there := spec_of(environment)) != (here := spec_of(self.environment)):
             name = next(name for name in here._fields if getattr(here, name) != getattr(there, name))
-            given = ", ".join(f"{name}={x}" for name, x in self.evaluation_parameters.items())
             raise ShoalError(
-                f"eval_env={given} makes an environment with {name}={getattr(there, name)}, and that of the training "
-                f"has {getattr(here, name)}; give parameters that leave it."
+                f"eval_env={self.elsewhere} makes an environment with {name}={getattr(there, name)}, and that of the "
+                f"training has {getattr(here, name)}; give one that has the same."
             )
         return environment
 
@@ -185,12 +189,13 @@ class Experiment:
                         sizes.append(groups)
                     validate(spec_of(experiment.environment), *sizes)
                 _check_budget(experiment.run, experiment.config)
-        consecutive(self.environment, self.run.eval_consecutive)
+        elsewhere = self.evaluation_environment
+        consecutive(self.environment if elsewhere is None else elsewhere, self.run.eval_consecutive)
         if self.halving:
             self.halving.check(self.run, len(self.variants))
         self._check_evolution()
-        if self.evaluation_environment is not None:
-            require_contract(self.evaluation_environment, self.environment_name)
+        if elsewhere is not None:
+            require_contract(elsewhere, self.elsewhere.entry.get("name", self.environment_name))
 
     def _check_evolution(self) -> None:
         """Validate the run with the bounds of the settings that change, or with each point of their schedule."""
@@ -214,7 +219,7 @@ class Experiment:
         variants = [(x.label, {name: float(y) for name, y in x.settings.items()}) for x in self.variants]
         further = {
             "variants": [{"label": label, "settings": numbers} for label, numbers in variants],
-            "eval_env": {name: describing.to_json(x) for name, x in self.evaluation_parameters.items()},
+            "eval_env": self.elsewhere.to_json(),
             "halving": self.halving and self.halving._asdict(),
             "evolution": self.evolution.to_json(),
             "resumed_from": dict(self.resumed_from),
@@ -252,10 +257,12 @@ def _experiment_of(experiment: Experiment, variant: Variant) -> Experiment:
             experiment,
             environment=environment,
             environment_parameters={**experiment.environment_parameters, **parameters},
-            evaluation_parameters={
-                **{k: x for k, x in experiment.environment_parameters.items() if k in parameters},
-                **experiment.evaluation_parameters,
-            },
+            elsewhere=experiment.elsewhere._replace(
+                parameters={
+                    **{k: x for k, x in experiment.environment_parameters.items() if k in parameters},
+                    **experiment.elsewhere.parameters,
+                }
+            ),
             config=resolve(own) if is_resolved else own,
             unresolved_config=own if is_resolved else None,
             variants=(),

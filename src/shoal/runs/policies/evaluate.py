@@ -20,7 +20,7 @@ from shoal.engine.episode_records import EpisodeRecords, record_episodes
 from shoal.engine.evaluation import continue_episodes, finished_results, start_episodes, summarise_episodes
 from shoal.engine.nonfinite import FirstFaults, explanation
 from shoal.engine.team import team_return_of
-from shoal.envs import trials
+from shoal.envs import describing, trials
 from shoal.monitor.progress import Activity, ignore_text
 from shoal.records.checkpoint_record import Choice
 from shoal.records.directory import RunDirectory
@@ -28,7 +28,8 @@ from shoal.records.search_files import resolve_run
 from shoal.records.summary import score_statistics, statistics_by_episode
 from shoal.reports import figures
 from shoal.reports import plots as pictures
-from shoal.runs.plan.config_files import read_config, saved_evaluation_parameters
+from shoal.runs.plan import elsewhere
+from shoal.runs.plan.config_files import read_config
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import Experiment
 from shoal.runs.plan.variants import number
@@ -221,7 +222,10 @@ def evaluate_run(
     run, label = resolve_run(arguments.path("run", run), asked.label)
     directory = RunDirectory.open(run)
     if environment is None:
-        parameters = {**saved_evaluation_parameters(read_config(directory.path)), **parameters}
+        evaluated_in = elsewhere.saved_in(read_config(directory.path))
+        parameters = {**evaluated_in.parameters, **parameters}
+        if evaluated_in.entry:
+            environment, parameters = describing.rebuild(evaluated_in.entry, parameters)[0], {}
     experiment = decide(
         environment, environment_parameters=parameters, config_file=directory.path, overrides={}
     )

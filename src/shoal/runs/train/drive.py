@@ -87,6 +87,7 @@ def resume_run(
     path: str | Path,
     environment: Environment | None,
     *,
+    evaluation: Environment | None = None,
     functions: Mapping[str, Any],
     overrides: Mapping[str, Any],
     call: Caller,
@@ -97,7 +98,7 @@ def resume_run(
 
     Args:
       path: its directory.
-      environment: that it was trained in, where it cannot be made by a name.
+      environment, evaluation: that it was trained in, and is evaluated in, where it cannot be made by a name.
       functions: `score` and `eval_metrics`, where they have no import name.
       overrides: the settings that change.
       call: how it was called for.
@@ -122,11 +123,9 @@ def resume_run(
                 "give a checkpoint from which a new run starts too (from_step)."
             )
         run_dir = overrides.get("run_dir", "") if from_step else str(directory.path)
-        experiment = decide(
-            environment,
-            config_file=saved if from_step else directory.path,  # a path, so that a message names the file
-            overrides={**overrides, "run_dir": run_dir},
-        )
+        config = saved if from_step else directory.path  # a path, so that a message names the file
+        changed = {**overrides, "run_dir": run_dir}
+        experiment = decide(environment, config_file=config, evaluation=evaluation, overrides=changed)
         experiment.run.validate()
         changes = resume.changes(directory, saved, experiment)
         experiment = dataclasses.replace(

@@ -27,12 +27,12 @@ def train(
     *,
     algorithm: str | type | AlgorithmConfig = "",
     environment_parameters: Mapping[str, Any] | None = None,
-    config: str | Path | None = None,
+    config: str | Path | Sequence[str | Path] | None = None,
     preset: bool = True,
     start_from: str | Path = "",
     from_step: int | str = "",
     variants: Mapping[str, Mapping[str, float]] | None = None,
-    eval_env: Mapping[str, Any] | None = None,
+    eval_env: str | Environment | Mapping[str, Any] | None = None,
     listeners: Sequence[object] = (),
     loggers: Loggers | Sequence[str] = (),
     film_every: int = 0,
@@ -46,14 +46,17 @@ def train(
       algorithm: a name ("ppo", "mappo", "a2c", "reinforce", "dqn", "c51", "qr_dqn", "pqn"), `module:Name`, or a
         config itself.
       environment_parameters: of an environment given by name, such as `{"gravity": 9.0}`.
-      config: a run directory or its `config.json`, whose settings are used.
+      config: a run directory or its `config.json`, whose settings are used; or a file of settings, by its path or the
+        name of a recipe; or several of them, each over those before it.
       preset: whether the environment's tuned settings are used, if there are any.
       start_from: a run from whose last parameters the seeds start, the k-th from its k-th (fine-tuning).
       from_step: the checkpoint of that run whose parameters are used instead: its environment steps, "best" or "last".
       variants: by labels, numbers that differ between members of one population: settings of the algorithm that are
         floats, arguments of the optimiser (`optimizer_args.eps`), parameters of the environment (`env.gravity`). Each
         variant is trained with every seed; None trains one, without a label.
-      eval_env: parameters of the one environment in which all members are evaluated, where they are not its own.
+      eval_env: the environment in which the policies of all members are evaluated, where that is not the one in which
+        they are trained: other parameters of this one, such as `{"gravity": 20.0}`, a name, an environment itself, or a
+        dictionary of `name` and `parameters`. It has the same spaces.
       listeners: objects with `on_start`, `on_training`, `on_evaluation` or `on_end`, which are told and may stop it.
       loggers: names ("wandb", "tensorboard", "mlflow", "trackio", "csv", `module:Name`) of what the numbers of the run
         are sent to, or arguments by name, such as `{"wandb": {"project": "cartpole"}}`.
@@ -86,13 +89,14 @@ def given(
       ShoalError: one of them is of a wrong type.
     """
     check_algorithm(algorithm)
+    files = config if isinstance(config, list | tuple) else [] if config is None else [config]
     return {
         "environment": environment,
         "algorithm": algorithm,
         "environment_parameters": arguments.mapping("environment_parameters", environment_parameters),
-        "config_file": None if config is None else arguments.path("config", config),
+        "config_file": [arguments.path("config", file) for file in files],
         "use_preset": arguments.boolean("preset", preset),
-        "evaluation_parameters": None if eval_env is None else arguments.mapping("eval_env", eval_env),
+        "evaluation": arguments.mapping("eval_env", eval_env) if isinstance(eval_env, Mapping) else eval_env,
     }
 
 
@@ -102,6 +106,7 @@ def resume(
     *,
     from_step: int | str = "",
     environment: Environment | None = None,
+    eval_env: Environment | None = None,
     score: Callable[..., object] | None = None,
     eval_metrics: Callable[..., object] | None = None,
     listeners: Sequence[object] = (),
@@ -121,6 +126,7 @@ def resume(
       from_step: the checkpoint that a new run starts from, by its environment steps, "best" or "last"; the new run has
         a directory of its own (`run_dir`), and the old one does not change. "" resumes the run itself.
       environment: that the run was trained in, where it cannot be made by a name.
+      eval_env: that it is evaluated in, where it cannot be made by a name.
       score: the function that chose the best policy, where it has no import name.
       eval_metrics: the function that adds metrics to evaluations, where it has no import name.
       listeners, loggers, film_every: as in `train`.
@@ -145,6 +151,7 @@ def resume(
     return resume_run(
         arguments.path("run", run),
         environment,
+        evaluation=eval_env,
         functions={name: function for name, function in functions.items() if function is not None},
         overrides=settings,
         call=call,

@@ -233,6 +233,9 @@ def test_jaxdem_reward_and_team_reward():
     gained = close[1] - close[0]
     expected = gained - 0.1 * energy + 0.2 * gained.mean() + 0.1 * (distance[1] <= 2.5)
     np.testing.assert_allclose(timestep.reward, expected, atol=1e-5)
+    _, timestep = step(three(reward="jaxdem_single"), before, [(0, 1.0), (0, 1.0), (0, 0)])
+    expected = np.exp(-2 * distance[1]) - np.exp(-2 * distance[0]) - 0.1 * energy
+    np.testing.assert_allclose(timestep.reward, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

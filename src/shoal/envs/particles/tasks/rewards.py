@@ -51,6 +51,14 @@ def jaxdem_reward(
     return gained - JAXDEM_ENERGY * energy + team + JAXDEM_NEAR * near.astype(gained.dtype)
 
 
+def jaxdem_single_reward(
+    env: ParticleTask, before: TaskState, after: TaskState, collisions: Array, work: Array, terminated: Array
+) -> Array:
+    """Return the reward of JaxDEM's SingleNavigator, p - p' - 0.1 (K - K') with p = exp(-2 d), [A]."""
+    gained = jnp.exp(-2 * env.way_to_go(after)) - jnp.exp(-2 * env.way_to_go(before))
+    return gained - JAXDEM_ENERGY * (_kinetic(after) - _kinetic(before))
+
+
 def _closeness(env: ParticleTask, state: TaskState) -> Array:
     distance = env.way_to_go(state)
     return jnp.exp(-2 * jnp.maximum(distance - state.world.radius / 2, 0.0))
@@ -69,4 +77,4 @@ def work_of(env: ParticleTask, before: TaskState, after: TaskState, force: Array
     return jnp.abs(dot(force, velocity) + dot(torque, spin)) * duration
 
 
-KINDS = {"potential": potential_reward, "jaxdem": jaxdem_reward}
+KINDS = {"potential": potential_reward, "jaxdem": jaxdem_reward, "jaxdem_single": jaxdem_single_reward}

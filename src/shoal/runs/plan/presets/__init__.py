@@ -1,17 +1,20 @@
 """Tuned hyper-parameters per environment, as data: a file per environment, a table per algorithm.
 
+The folders that `SHOAL_PRESETS` names are searched too, and a table there replaces the one of the package.
+
 `CartPole-v1.toml` (or `mpe/Spread-v0.toml`, in a folder) has a table `[ppo]` with entries such as
 `learning_rate = 1e-3`: flat names, for the algorithm's config and the run's alike. A table `[trials.ppo]` is for the
 environment's trials, where an agent learns within its memory, which wants other settings than single episodes do.
 `[steps_per_second]` has the speed at which a preset of more than ten minutes was measured, by algorithm.
 """
 
-import importlib.resources
-import tomllib
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-SUFFIX, TRIALS, SPEED = ".toml", "trials", "steps_per_second"
+from shoal.runs.plan.setting_files import find, names_in, own_folders, read_settings
+
+TRIALS, SPEED = "trials", "steps_per_second"
+FOLDER = Path(__file__).parent
 
 
 def preset(environment: str, algorithm: str, *, trials: bool = False) -> dict[str, Any]:
@@ -42,10 +45,13 @@ def measured_speed(environment: str, algorithm: str, *, trials: bool = False) ->
 
 
 def _read(environment: str) -> dict[str, Any]:
-    if environment not in environments():  # so that a name is never used as a path
-        return {}
-    file = importlib.resources.files(__name__).joinpath(*(environment + SUFFIX).split("/"))
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    files = [find(environment, folder) for folder in (FOLDER, *reversed(own_folders()))]
+    tables: dict[str, Any] = {}
+    for file in filter(None, files):
+        tables.pop(SPEED, None)  # it was measured with the other settings
+        read = read_settings(file, f"preset {str(file)!r}").items()
+        tables |= {name: table for name, table in read if isinstance(table, dict)}
+    return tables
 
 
 def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
@@ -54,13 +60,4 @@ def _without_chunks(settings: dict[str, Any]) -> dict[str, Any]:
 
 def environments() -> tuple[str, ...]:
     """Return the environments that have presets, sorted."""
-    return tuple(sorted(_names_in(importlib.resources.files(__name__))))
-
-
-def _names_in(folder: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the names of the files in a folder, at any depth, without their suffix."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _names_in(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(SUFFIX):
-            yield prefix + entry.name.removesuffix(SUFFIX)
+    return tuple(sorted({name for folder in (FOLDER, *own_folders()) for name in names_in(folder)}))
