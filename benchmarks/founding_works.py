@@ -44,7 +44,7 @@ class Work(NamedTuple):
     packages: str  # peers/NAME.txt
     repository: str
     commit: str
-    ours: str  # the environment and flags of `shoal train`
+    ours: str  # the recipe that `shoal train` is given, and what is otherwise
     steps: int  # of an update
     updates: int  # of a seed
     episodes: int  # of the last policy, which its score is the mean return of
@@ -55,19 +55,8 @@ class Work(NamedTuple):
     spreads: bool = False  # whether it can spread over devices
 
 
-STOIX = (
-    "--num-envs 1024 --num-steps 128 --update-epochs 4 --num-minibatches 16 --learning-rate 3e-4 "
-    "--lr-schedule linear --optimizer-args eps=1e-5 --separate-updates --max-grad-norm 0.5 --gamma 0.99 "
-    "--gae-lambda 0.95 --clip-coef 0.2 --clip-vloss --vf-clip-coef 0.2 --ent-coef 0.01 --vf-coef 0.5 "
-    "--norm-adv batch --hidden-sizes 256 256 --activation relu"
-)
-XMINIGRID = (
-    "MiniGrid-Empty-6x6 observe_direction=true --encoder cnn --hidden-sizes --shared-torso --core gru "
-    "--head-sizes 256 --previous-action --action-embedding 16 --previous-reward --memory-lasts run "
-    "--num-steps 16 --update-epochs 1 --num-minibatches 16 --learning-rate 1e-3 --lr-schedule linear "
-    "--optimizer-args eps=1e-8 --max-grad-norm 0.5 --gamma 0.99 --gae-lambda 0.95 --clip-coef 0.2 --clip-vloss "
-    "--ent-coef 0.01 --vf-coef 0.5"
-)
+# The script of the work, of which the recipe is the notebook.
+XMINIGRID = "--config xland_minigrid observe_direction=true --encoder-embedding 16"
 OF_STOIX = {
     "driver": "stoix_ppo",
     "packages": "stoix",
@@ -87,10 +76,10 @@ OF_XMINIGRID = {
     "spreads": True,
 }
 WORKS = {
-    "stoix": Work(**OF_STOIX, ours=f"CartPole-v1 {STOIX}"),
+    "stoix": Work(**OF_STOIX, ours="--config stoix_ff_ppo"),
     "stoix-grid": Work(
         **OF_STOIX,
-        ours=f"MiniGrid-Empty-6x6 {STOIX}",
+        ours="MiniGrid-Empty-6x6 --config stoix_ff_ppo",
         sizes="environment=1",
         flags=COMPILER_FLAGS,  # with its small loops as single kernels its jaxlib aborts
     ),
@@ -99,10 +88,7 @@ WORKS = {
         packages="jaxagents",
         repository="https://github.com/amavrits/jax-agents",
         commit="f064039",
-        ours="worlds:Hunt --num-envs 128 --num-steps 200 --parameters agent --update-epochs 2 "
-        "--critic-update-epochs 10 --num-minibatches 8 --learning-rate 3e-4 --critic-learning-rate 5e-4 "
-        "--optimizer-args eps=1e-5 --max-grad-norm 1 --gamma 0.99 --gae-lambda 0.97 --clip-coef 0.2 "
-        "--ent-coef 0.005 --vf-coef 2 --hidden-sizes 128 64 --action-scaling clip",
+        ours="--config jaxagents_ippo --norm-adv minibatch --update-epochs 2",
         steps=128 * 200,
         updates=40,
         episodes=100,
@@ -115,11 +101,8 @@ WORKS = {
         packages="jaxdem_training",
         repository="https://github.com/cdelv/JaxDEM",
         commit="5d9c13a",
-        ours="worlds:SingleNavigator max_episode_steps=20000 area_per_agent=1600 drive=6 time_step=2e-3 "
-        "physics_steps=1 hold_decisions=100000 --num-envs 1024 --num-steps 64 --update-epochs 1 --num-minibatches 4 "
-        "--hidden-sizes 42 42 42 --activation gelu --shared-torso --policy-scale 1 --value-scale 0.01 "
-        "--optimizer optax.contrib:muon --optimizer-args eps=1e-12 --learning-rate 1e-2 --max-grad-norm 1.5 "
-        "--gamma 0.99 --gae-lambda 0.95 --clip-coef 0.2 --clip-vloss --vf-coef 2 --ent-coef 0.001",
+        # JaxDEM's rate hardly decreases over the epochs that are made here.
+        ours="--config jaxdem --lr-schedule constant",
         steps=1024 * 64,
         updates=64,
         episodes=32,
@@ -201,7 +184,7 @@ def surroundings(cache: str) -> dict[str, str]:
 
 def settings(work: Work) -> list[str]:
     """The environment and the settings that `shoal train` is given for a work."""
-    return [*work.ours.split(), "--no-preset"]
+    return work.ours.split()
 
 
 def train_with_shoal(work: Work, updates: int, seed: int, cache: str) -> Outcome:
@@ -270,9 +253,9 @@ def sides(name: str, work: Work, updates: int) -> list[Side]:
 def roll_out_with_shoal(steps: int, devices: int, seed: int, cache: str) -> Outcome:
     """A rollout of four cars whose whole data is kept, which `shoal rollout` writes to a file."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*SHOAL, "rollout", "MountainCar-v0", f"max_episode_steps={2**30}", "--envs", "4", "--json"]
+        command = [*SHOAL, "rollout", "--config", "mountain_car", "--json", "--save", f"{folder}/data.npz"]
         command += ["--steps", str(steps), "--devices", str(devices), "--seed", str(seed)]
-        text, _, memory = watch([*command, "--save", f"{folder}/data.npz"], surroundings(cache))
+        text, _, memory = watch(command, surroundings(cache))
     said = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
     return Outcome(said["steps_per_second"], math.nan, said["compile_seconds"], None, memory, said)
 

@@ -8,7 +8,7 @@ from driver import Training, checkout, run
 from flax import nnx
 
 EPOCHS = 1000  # of its own budget, over which its schedules run; fewer are made here
-EPISODES, LENGTH = 32, 10_000  # of an evaluation; as many steps as Shoal plays at most
+EPISODES, LENGTH = 32, 20_000  # of an evaluation: whole episodes
 
 
 def build(sizes: Namespace) -> Training:
@@ -38,7 +38,7 @@ def build(sizes: Namespace) -> Training:
 
 
 def score(trainer, env, rl) -> float:
-    """The mean return of the first steps of episodes with sampled actions; JaxDEM has no evaluation of its own."""
+    """The mean return of whole episodes with sampled actions; JaxDEM has no evaluation of its own."""
     worlds = rl.envWrappers.vectorise_env(env, EPISODES)
     worlds = worlds.reset(worlds, jax.random.split(jax.random.key(18), EPISODES))
 
