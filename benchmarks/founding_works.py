@@ -65,6 +65,7 @@ OF_STOIX = {
     "steps": 1024 * 128,
     "updates": 8,
     "episodes": 128,
+    "flags": COMPILER_FLAGS,  # with small loops as single kernels its jaxlib aborts
     "spreads": True,
 }
 OF_XMINIGRID = {
@@ -77,12 +78,7 @@ OF_XMINIGRID = {
 }
 WORKS = {
     "stoix": Work(**OF_STOIX, ours="--config stoix_ff_ppo"),
-    "stoix-grid": Work(
-        **OF_STOIX,
-        ours="MiniGrid-Empty-6x6 --config stoix_ff_ppo",
-        sizes="environment=1",
-        flags=COMPILER_FLAGS,  # with its small loops as single kernels its jaxlib aborts
-    ),
+    "stoix-grid": Work(**OF_STOIX, ours="MiniGrid-Empty-6x6 --config stoix_ff_ppo", sizes="environment=1"),
     "jaxagents": Work(  # its KL stop leaves 1.4 of 9 epochs to the actor, of which the driver reports the mean
         driver="jaxagents_ippo",
         packages="jaxagents",
@@ -236,8 +232,8 @@ def checkout(work: Work) -> Path:
 
 
 def sides(name: str, work: Work, updates: int) -> list[Side]:
-    """Shoal, and the peer in its variants; a quarter of one seed of those that differ only in speed."""
-    peer, few = functools.partial(train_with_peer, work), max(2, updates // 4)
+    """Shoal, and the peer in its variants; less of one seed of those that differ only in speed."""
+    peer, few = functools.partial(train_with_peer, work), max(min(updates, 4), updates // 4)
     on_two = f"{work.flags} {TWO_DEVICES}"
     found = [
         Side("Shoal", functools.partial(train_with_shoal, work, updates)),
