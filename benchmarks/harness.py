@@ -164,9 +164,11 @@ def peer_python(name: str) -> str:
     """The interpreter of a peer's own virtual environment, made and filled on the first call.
 
     It has what stands in `peers/NAME.txt` and the Python and JAX of this process: the same compiler on both sides.
-    The environment is made again when one of them is another.
+    Where a JAX stands there too, the peer works with no other. The environment is made again when one is another.
     """
-    packages = [f"jax=={metadata.version('jax')}", *(HERE / "peers" / f"{name}.txt").read_text().split()]
+    packages = (HERE / "peers" / f"{name}.txt").read_text().split()
+    if not any(package.startswith("jax==") for package in packages):
+        packages = [f"jax=={metadata.version('jax')}", *packages]
     wanted = "\n".join([f"Python {platform.python_version()}", *packages])
     directory = ENVIRONMENTS / name
     python, stamp = directory / "bin" / "python", directory / ".requirements"
