@@ -225,7 +225,7 @@ def test_sizes_that_contradict_a_shared_torso_are_named():
 
 def test_support_of_a_categorical_critic_follows_from_its_number_of_atoms():
     def ends(**settings):
-        values = NetworkConfig(value_head="categorical", **settings).head_of_value().values
+        values = NetworkConfig(value_head="categorical", **settings).own_head_of_value().values
         return values[0], values[-1], values[1] - values[0]
 
     assert ends(value_atoms=601) == (-300.0, 300.0, 1.0)
