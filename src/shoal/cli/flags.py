@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import itertools
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from shoal.base.errors import ShoalError
@@ -176,13 +176,15 @@ def given(arguments: Sequence[str]) -> dict[str, str]:
     return dict(_given(arguments))
 
 
-def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _given(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    values = []
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if flag := _flag_of_word(word):
             _, separator, value = word.partition("=")
             value = value if separator else following
             if value and not value.startswith("--"):
-                yield flag[2:].replace("-", "_"), value
+                values.append((flag[2:].replace("-", "_"), value))
+    return values
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:

@@ -40,8 +40,10 @@ def find(name: str, folder: Path) -> Path | None:
     """Return the file of a name, such as `mpe/Spread-v0`, in a folder; None if there is none."""
     if {"", ".", ".."} & set(name.split("/")):  # so that a name is never a path out of the folder
         return None
-    files = (folder / (name + suffix) for suffix in SUFFIXES)
-    return next((file for file in files if os.path.isfile(file)), None)
+    for suffix in SUFFIXES:
+        if os.path.isfile(file := folder / (name + suffix)):
+            return file
+    return None
 
 
 def names_in(folder: Path) -> Iterator[str]:
@@ -65,12 +67,17 @@ def read_settings(file: Path, what: str) -> dict[str, Any]:
         data = file.read_bytes()
     yaml = import_package(f"{what} needs", "PyYAML", "yaml", "6.0", "yaml") if file.suffix in YAML else None
     try:
-        saved = _with_nulls(tomllib.loads(data.decode())) if yaml is None else _read_yaml(yaml, data.decode())
+        saved = _read_toml(data.decode()) if yaml is None else _read_yaml(yaml, data.decode())
     except (ValueError, RecursionError) as error:  # of the text's encoding, too
         raise ShoalError(f"{what} is not {'TOML' if yaml is None else 'YAML'}: {error}.") from None
     if not isinstance(saved, dict):
         raise ShoalError(f"{what} holds a {type(saved).__name__}, not settings by their names.")
     return saved
+
+
+def _read_toml(text: str) -> Any:
+    tables = tomllib.loads(text)
+    return _with_nulls(tables) if "None" in text else tables
 
 
 def _with_nulls(value: Any) -> Any:
