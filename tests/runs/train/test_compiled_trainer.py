@@ -40,7 +40,7 @@ class Recorder:
         assert steps_per_second > 0
         self.calls.append(("trained", updates, metrics))
 
-    def on_evaluation(self, updates, metrics):
+    def on_evaluation(self, updates, metrics, episodes):
         self.calls.append(("evaluated", updates, metrics))
 
 
