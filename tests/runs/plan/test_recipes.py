@@ -147,7 +147,7 @@ JAXAGENTS = {
     "values are not clipped": ("clip_vloss", False),
     "ent_coeff": ("ent_coef", 0.005),
     "vf_coeff": ("vf_coef", 2 * 1.0),  # of the whole square there
-    "advantages as they are": ("norm_adv", "none"),
+    "Standardize GAE": ("norm_adv", "minibatch"),
     "observations as they are": ("norm_obs", False),
     "kl_threshold, which has no counterpart": ("target_kl", "inf"),
     "own layers": ("parameters", "agent"),
