@@ -1,10 +1,17 @@
 """How layers are made: scales, biases and activations by settings, in hidden layers and in every kind of encoder."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.algos.dqn_config import DQNConfig
+from shoal.algos.ppo_config import PPOConfig
+from shoal.base.errors import ShoalError
+from shoal.config.requirements import check_needs
+from shoal.config.settings import flat, needs_of, with_settings
 from shoal.config.struct import named_leaves
 from shoal.nets import torsos
 from shoal.nets.cnn import GridCNN
@@ -109,6 +116,31 @@ def test_layers_that_are_normalised_may_have_no_bias():
     # Without a normalisation there is nothing that makes up for it.
     unchanged = NetworkConfig(layer_norm_bias=False).build(CARTPOLE, KEY).actor
     assert "mlp/layers/0/bias" in named_leaves(unchanged)
+
+
+OF_NORMS = {"layer_norm_bias": False}
+
+
+@pytest.mark.parametrize(
+    "config, others, given, has_effect",
+    [
+        (PPOConfig(), {"head_sizes": (5,), "head_layer_norm": True}, OF_NORMS, True),
+        (DQNConfig(), {"head_sizes": (5,), "noisy": True, "layer_norm": True}, OF_NORMS, True),
+        (DQNConfig(), {"noisy": True, "layer_norm": True}, OF_NORMS, False),
+        (DQNConfig(), {}, OF_NORMS, False),
+        (DQNConfig(), {"head_sizes": (5,), "noisy": True}, {"initialiser": "lecun_normal"}, True),
+        (DQNConfig(), {"encoder": "mlp", "noisy": True}, {"initialiser": "lecun_normal"}, True),
+        (DQNConfig(), {"noisy": True}, {"initialiser": "lecun_normal"}, False),
+    ],
+)
+def test_a_setting_is_refused_where_no_layer_has_it_and_nowhere_else(config, others, given, has_effect):
+    plain = with_settings(config, hidden_sizes=(6,), **others)
+    changed = with_settings(plain, **given)
+    leaves = [jax.tree.leaves_with_path(x.network.build(CARTPOLE, KEY)) for x in (plain, changed)]
+    assert has_effect == (str(leaves[0]) != str(leaves[1]))
+    values = {"action_space": CARTPOLE.action_space, "num_agents": 1, **flat(changed)}
+    with contextlib.nullcontext() if has_effect else pytest.raises(ShoalError, match="has no effect with"):
+        check_needs(given, values, needs_of(changed))
 
 
 @pytest.mark.parametrize("space", [CELLS, IMAGE], ids=["cells", "image"])

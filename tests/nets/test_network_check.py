@@ -8,6 +8,7 @@ from flax import nnx
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.joint import JointNetwork
 from shoal.nets.mlp import MLP
 from shoal.nets.network_check import check_network
 from shoal.nets.noisy import NoisyMLP
@@ -248,3 +249,9 @@ def test_sound_networks_pass(spec):
         for sound in (Good, NoisyByKey, Remembers):
             for kind in (False, True):
                 check_network(of_family(sound, kind), spec, of_action_values=kind)
+
+
+@pytest.mark.parametrize("agents_as", ["attention", "flat"])
+def test_a_network_of_all_agents_needs_several(agents_as):
+    with pytest.raises(ShoalError, match="the environment has a single one"):
+        check_network(JointNetwork(agents_as=agents_as).build, SPEC)

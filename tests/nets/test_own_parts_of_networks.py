@@ -202,12 +202,15 @@ class Few:
         ({"critic_network": Critic, "shared_torso": True}, "actor_network and critic_network must be None"),
         ({"critic_activation": "tan"}, "critic_activation='tan' is none of"),
         ({"head_sizes": (3,), "head_activation": "tan"}, "head_activation='tan' is none of"),
+        ({"policy_head": Tempered, "distribution": "gsde"}, "in whose place policy_head puts another"),
+        ({"actor_network": Actor, "distribution": "gsde"}, "in whose place actor_network puts another"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_part_is_one_sentence(config, said):
     with pytest.raises(ShoalError) as error:
         given = with_settings(PPOConfig(), **config).resolved()
-        given.validate(spec_of(shoal.make("CartPole-v1")), 4, 128)
+        name = "Pendulum-v1" if "distribution" in config else "CartPole-v1"
+        given.validate(spec_of(shoal.make(name)), 4, 128)
     assert said in str(error.value) and str(error.value).count("\n") == 0
 
 
@@ -216,6 +219,7 @@ def test_what_cannot_be_a_part_is_one_sentence(config, said):
     [
         (NoCall, "expected", "q_head NoCall cannot be called; it needs __call__(x), which returns values of actions"),
         (Exponential, "expected", "it must return float32[3, 2, 2], one for each action"),
+        (Bounded, "quantile", "it must return quantiles of each action, since values='quantile'"),
         (Bounded, "categorical", "distributions over atoms, as shoal.ops.distributions.DiscreteValued"),
     ],
 )  # fmt: skip

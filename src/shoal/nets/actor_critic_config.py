@@ -207,6 +207,12 @@ class ActorCriticConfig(CoreConfig):
         check_torso(self.of_critic)
         check_std(self.initial_std, self.minimum_std)
         self.own_head_of_value()
+        own_head = next((x for x in ("policy_head", "actor_network") if getattr(self, x) is not None), None)
+        if self.distribution == "gsde" and own_head:
+            raise ShoalError(
+                f"distribution='gsde' holds the noise of Shoal's own head, in whose place {own_head} puts another; "
+                f"choose distribution='normal', or leave {own_head} out."
+            )
         if self.shared_torso and self.has_own_parts:
             raise ShoalError(
                 "shared_torso=True makes one network of actor and critic, so that neither can be another; "

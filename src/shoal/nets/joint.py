@@ -56,7 +56,16 @@ class JointNetwork:
         return self.agents_as == "attention"
 
     def build(self, spec: EnvSpec, key: Array) -> "JointActorCritic | FlatActorCritic":
-        """Build a new network."""
+        """Build a new network.
+
+        Raises:
+          ShoalError: the observations are not those of several agents.
+        """
+        if PRESENT not in getattr(spec.observation_space, "keys", tuple)():
+            raise ShoalError(
+                "JointActorCritic is shown all agents of a world, and the environment has a single one; choose "
+                "another network."
+            )
         return (JointActorCritic if self.agents_as == "attention" else FlatActorCritic)(spec, self, key=key)
 
     def validate(self) -> None:

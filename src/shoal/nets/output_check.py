@@ -63,7 +63,11 @@ def check_action_values(
 ) -> None:
     """Require a number of each action; `kind` is what the settings of the network declare in `values`."""
     values: Any = output if kind == "expected" else expectation(output)
-    if kind == "quantile" and len(getattr(values, "shape", ())) > len(lead) + 1:
+    if kind == "quantile":
+        if len(getattr(values, "shape", ())) != len(lead) + 2:
+            refuse(
+                method, f"{described(output)} as values", "quantiles of each action, since values='quantile'"
+            )
         values = jnp.mean(values, axis=-1)
     if kind == "categorical" and not (hasattr(output, "atoms") and hasattr(output, "logits")):
         right = "distributions over atoms, as shoal.ops.distributions.DiscreteValued"

@@ -27,12 +27,20 @@ from shoal.nets.noisy import NoisyMLP
 from shoal.nets.outputs import Value
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
 from shoal.nets.torso_choice import PartSettings, part
-from shoal.nets.torso_config import CoreConfig
+from shoal.nets.torso_config import NORMALISED, CoreConfig
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Discrete
 
 _HEAD = Needs("q_head", (None,))  # Shoal's own
+_PLAIN = Needs("noisy", (False,))
+# Layers before a core and before those of head_sizes are not noisy, nor is an encoder.
+_SOME_PLAIN = (
+    _PLAIN,
+    Needs("head_sizes", other_than=((),), such_as=(64,)),
+    Needs("core", other_than=("none",), such_as="gru"),
+    Needs("encoder", other_than=("flatten", "one_hot"), such_as="cnn"),
+)
 _CATEGORICAL = (Needs("values", ("categorical",)), _HEAD)
 
 
@@ -41,10 +49,12 @@ class QNetworkConfig(CoreConfig):
     """The settings of Shoal's own network of action values."""
 
     group: ClassVar[str] = "network"
-    needs: ClassVar[Table] = dict.fromkeys(
-        ("initialiser", "head_initialiser", "head_hidden_scale", "layer_norm_bias"),
-        (Needs("noisy", (False,)),),
-    )
+    needs: ClassVar[Table] = {
+        "initialiser": (_SOME_PLAIN,),
+        "layer_norm_bias": (NORMALISED, _SOME_PLAIN),
+        "head_initialiser": (_PLAIN,),
+        "head_hidden_scale": (_PLAIN,),
+    }
 
     hidden_sizes: tuple[int, ...] = (120, 84)
     """Gives the network hidden layers of these widths."""

@@ -21,6 +21,9 @@ MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been
 MAX_CHANNELS = 2**24  # of more, XLA could not index the numbers of a small image
 _CORE = Needs("core", other_than=("none",), such_as="gru")
 _HEAD_LAYERS = Needs("head_sizes", other_than=((),), such_as=(64,))
+NORMALISED = tuple(  # of some layers
+    Needs(f"{layers}layer_norm", (True,)) for layers in ("", "encoder_", "head_")
+)
 
 
 def _kinds(*kinds: str) -> Needs:
@@ -47,9 +50,7 @@ class TorsoConfig:
     """Applies this activation, by its name, after each hidden layer."""
     layer_norm: bool = False
     """Normalises each hidden layer before its activation."""
-    layer_norm_bias: bool = parameter(
-        True, needs=((Needs("layer_norm", (True,)), Needs("encoder_layer_norm", (True,))),)
-    )
+    layer_norm_bias: bool = parameter(True, needs=(NORMALISED,))
     """Gives layers that are normalised a bias of their own, besides the normalisation's."""
     torso_final_activation: bool = parameter(
         True,
