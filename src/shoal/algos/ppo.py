@@ -202,8 +202,8 @@ class LossParts(NamedTuple):
     learned: PyTree = ()  # of the minibatch, where the loss computes advantages
 
 
-# Per gradient step, in this order.
-METRICS = (*LossParts._fields[:-1], "grad_norm", "actor_updates", *metric_means.LEARNED)
+# Per gradient step, in this order; then `learned`.
+METRICS = (*LossParts._fields[:-1], "grad_norm", "actor_updates")
 ACTOR_METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction")  # averaged over the actor's steps
 
 
@@ -238,13 +238,14 @@ def update(
     orders = minibatches.shuffled_rows(rows, epochs, config.num_minibatches, keys.local)
     estimate = functools.partial(recomputation.estimate, config, axis, rollout, shared.value)
     if config.recompute == "epoch":
-        state, history = recomputation.scan_epochs(
+        state, history, learned = recomputation.scan_epochs(
             config, axis, rows, orders, lambda state: estimate(merge_noisy(state.parts)), step, state, scan
         )
     else:
         index = orders.reshape(-1, orders.shape[-1])
         of_epochs = jnp.repeat(jnp.arange(epochs), config.num_minibatches)
         batches = minibatches.with_statistics(config, axis, rows, index, of_epochs)
+        learned = minibatches.learned_moments(config, axis, rows, batches)
         state, history = scan(functools.partial(step, rows), state, batches)
 
     # The shared key, so that all devices draw the same noise for the network that they have in common.
@@ -254,6 +255,10 @@ def update(
     metrics = {
         **metrics,
         **metric_means.step_means(steps, ACTOR_METRICS),
+        **{
+            name: metric_means.scalar_mean(jnp.mean(x))
+            for name, x in zip(metric_means.LEARNED, learned, strict=False)
+        },
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "gradient_steps": metric_means.scalar_mean(len(history)),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
@@ -270,7 +275,7 @@ def update(
 
 def step_metrics(config: PPOConfig, history: Array) -> dict[str, Array]:
     """Return the metrics of gradient steps by name, [steps] each, given their METRICS, [steps, metrics]."""
-    steps = dict(zip(METRICS, history.T, strict=True))
+    steps = dict(zip((*METRICS, *metric_means.LEARNED), history.T, strict=False))
     actor_loss = steps["policy_loss"] - config.ent_coef * steps["entropy"]
     total_loss = steps["actor_updates"] * actor_loss + config.vf_coef * steps["value_loss"]
     return steps | {"total_loss": total_loss}
@@ -377,8 +382,8 @@ def gradient_step(
         active = {"actor": update_actor, "critic": minibatch.epoch < critic_epochs}
         parts = optimisers.select_active(active, parts, state.parts)
         opt_state = optimisers.select_active(active, opt_state, state.optimizer)
-    norm, learned = optax.tree.norm(gradient), means.learned or minibatch.learned
-    metrics = jnp.stack([*means[:-1], norm, update_actor.astype(jnp.float32), *learned])
+    *numbers, learned = means
+    metrics = jnp.stack([*numbers, optax.tree.norm(gradient), update_actor.astype(jnp.float32), *learned])
     return GradientState(parts, opt_state, stopped), metrics
 
 

@@ -219,7 +219,7 @@ def with_choices(config: T, values: Mapping[str, object]) -> T:
             is_same = is_nested(present) and choice.name_of(present) == choice.name_of(chosen)
             # The struct that is there has the settings of the preset or file, which a new one would lose.
             chosen = present if is_same and not is_nested(values[name]) else chosen
-        if declared.may_nest and is_nested(chosen):
+        if declared.may_nest and chosen is not None and is_nested(chosen):
             replaced = with_choices(chosen, values)
             changes |= {name: replaced} if replaced is not present else {}
     return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
@@ -230,7 +230,7 @@ def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
     for declared in schema_of(type(config)):
         name, value = declared.name, getattr(config, declared.name)
         # What does not change stays the same object, by which callers see that nothing was replaced.
-        if declared.may_nest and is_nested(value):
+        if declared.may_nest and value is not None and is_nested(value):
             if (replaced := _replaced(value, values)) is not value:
                 changes[name] = replaced
         elif declared.keyed:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.ops import statistics
-from shoal.types import CLIPPING, Array, Mean, PyTree
+from shoal.types import CLIPPING, Array, Mean
 
 CUT = 0.01  # the least share of a target beyond a bound for which the target counts as cut there
 
@@ -25,9 +25,9 @@ def moment_metrics(name: str, x: Array, weight: Array, axis: tuple[str, ...]) ->
 LEARNED = ("loss_target_mean", "loss_target_std", "loss_advantage_mean", "loss_advantage_std")
 
 
-def learned_moments(axis: tuple[str, ...], columns: PyTree, weight: Array) -> list[Array]:
-    """Return the `LEARNED` of one minibatch: moments of the columns, targets and advantages as the loss has them."""
-    moments = [statistics.weighted_moments(x, weight, axis_name=axis) for x in jax.tree.leaves(columns)]
+def learned_moments(axis: tuple[str, ...], *weighted: tuple[Array, Array]) -> list[Array]:
+    """Return the `LEARNED`: moments of targets and advantages as the loss has them, each given with its weights."""
+    moments = [statistics.weighted_moments(x, weight, axis_name=axis) for x, weight in weighted]
     return [x for mean, variance in moments for x in (mean, jnp.sqrt(variance))]
 
 

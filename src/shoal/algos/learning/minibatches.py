@@ -173,7 +173,6 @@ class Minibatch(NamedTuple):
     advantage: PyTree  # of the rows, normalised as configured, [size, ...]; () if the loss computes it
     weight: Array  # the number of transitions among the rows of all devices
     epoch: Array
-    learned: list[Array]  # `metric_means.learned_moments`; [] if the loss computes advantages
 
 
 def shuffled_rows(rows: Rows, epochs: int, num_minibatches: int, key: Array) -> Array:
@@ -195,10 +194,20 @@ def with_statistics(
     if config.norm_adv == "minibatch":
         standardise = jax.vmap(functools.partial(statistics.standardise, axis_name=axis))
         advantage = jax.tree.map(lambda x: standardise(x, rows.weight[index]), advantage)  # () in the loss
-    columns = jax.tree.map(lambda x: x[index], rows.target), advantage
-    learned = jax.vmap(functools.partial(metric_means.learned_moments, axis))(columns, rows.weight[index])
-    weight = total_weights(axis, rows, index)
-    return Minibatch(index, advantage, weight, jnp.broadcast_to(epochs, len(index)), learned)
+    return Minibatch(index, advantage, total_weights(axis, rows, index), jnp.broadcast_to(epochs, len(index)))
+
+
+def learned_moments(config: PPOConfig, axis: tuple[str, ...], rows: Rows, batches: Minibatch) -> list[Array]:
+    """Return `metric_means.learned_moments` of minibatches that have each row equally often; [] if the loss does.
+
+    What is not normalised in each minibatch is reduced over the rows as they are, which costs least.
+    """
+    if config.recompute == "minibatch":
+        return []
+    advantage = rows.advantage, rows.weight
+    if config.norm_adv == "minibatch":
+        advantage = batches.advantage, rows.weight[batches.rows]
+    return metric_means.learned_moments(axis, (rows.target, rows.weight), advantage)
 
 
 def total_weights(axis: tuple[str, ...], rows: Rows, index: Array) -> Array:

@@ -106,7 +106,7 @@ def scan_epochs(
     step: Callable[[Rows, S, Minibatch], tuple[S, Array]],
     state: S,
     scan: Callable[..., tuple[S, Array]] = jax.lax.scan,
-) -> tuple[S, Array]:
+) -> tuple[S, Array, list[Array]]:
     """Make gradient steps on all minibatches, with new advantages and targets before each epoch but the first.
 
     The first begins with the parameters that acted, whose estimates the rows have.
@@ -118,19 +118,20 @@ def scan_epochs(
       scan: `jax.lax.scan`, or a function that makes the steps of an epoch as it does.
 
     Returns:
-      the state, and the metrics of all steps, [epochs * minibatches, ...].
+      the state, the metrics of all steps, [epochs * minibatches, ...], and `minibatches.learned_moments`, [epochs].
     """
 
-    def steps_of_epoch(state: S, order: tuple[Array, Array]) -> tuple[S, Array]:
+    def steps_of_epoch(state: S, order: tuple[Array, Array]) -> tuple[S, tuple[Array, list[Array]]]:
         epoch, index = order
         old = rows.advantage, rows.target
         advantage, target = jax.lax.cond(epoch > 0, estimate, lambda _: old, state)
         current = rows._replace(advantage=advantage, target=target)
         batches = minibatches.with_statistics(config, axis, current, index, epoch)
-        return scan(functools.partial(step, current), state, batches)
+        state, history = scan(functools.partial(step, current), state, batches)
+        return state, (history, minibatches.learned_moments(config, axis, current, batches))
 
-    state, history = jax.lax.scan(steps_of_epoch, state, (jnp.arange(len(orders)), orders))
-    return state, history.reshape(-1, *history.shape[2:])
+    state, (history, learned) = jax.lax.scan(steps_of_epoch, state, (jnp.arange(len(orders)), orders))
+    return state, history.reshape(-1, *history.shape[2:]), learned
 
 
 def with_estimates(
@@ -164,6 +165,6 @@ def with_estimates(
     if config.norm_adv == "minibatch":
         advantage = statistics.standardise(advantage, batch.weight, axis_name=axis)
     # Of each row those of the minibatch, whose mean over the rows they are again.
-    of_minibatch = metric_means.learned_moments(axis, (target, advantage), batch.weight)
+    of_minibatch = metric_means.learned_moments(axis, (target, batch.weight), (advantage, batch.weight))
     learned = [jnp.broadcast_to(x, batch.weight.shape) for x in of_minibatch]
     return batch._replace(advantage=advantage, target=target, learned=learned)
