@@ -198,6 +198,9 @@ class Pool:
             "TanhNormal": lambda: distributions.TanhNormal(self.normal(*vector), self.positive(*vector)),
             "Beta": lambda: distributions.Beta(1 + self.positive(*vector), 1 + self.positive(*vector)),
             "Deterministic": lambda: distributions.Deterministic(self.normal(*vector)),
+            "LinearNoise": lambda: distributions.LinearNoise(
+                distributions.Normal(self.normal(*vector), self.positive(*vector)), self.normal(rows, 4, vector[-1])
+            ),
         }
         return makers[name]()
 
@@ -314,6 +317,7 @@ def method_case(name: str, pool: Pool) -> Case:
         "x": lambda: jax.jit(lambda d: d.sample(key))(distribution),
         "raw": lambda: jax.tree.leaves(distribution)[0],
         "other": lambda: pool.distribution(cls),
+        "noise": lambda: jax.random.normal(key, distribution.weights.shape),
     }
     inputs = (distribution, *(given[parameter]() for parameter in parameters))
 
