@@ -199,7 +199,8 @@ class Pool:
             "Beta": lambda: distributions.Beta(1 + self.positive(*vector), 1 + self.positive(*vector)),
             "Deterministic": lambda: distributions.Deterministic(self.normal(*vector)),
             "LinearNoise": lambda: distributions.LinearNoise(
-                distributions.Normal(self.normal(*vector), self.positive(*vector)), self.normal(rows, 4, vector[-1])
+                distributions.Normal(self.normal(*vector), self.positive(*vector)),
+                self.normal(rows, 4, vector[-1]),
             ),
         }
         return makers[name]()
