@@ -255,10 +255,7 @@ def update(
     metrics = {
         **metrics,
         **metric_means.step_means(steps, ACTOR_METRICS),
-        **{
-            name: metric_means.scalar_mean(jnp.mean(x))
-            for name, x in zip(metric_means.LEARNED, learned, strict=False)
-        },
+        **metric_means.learned_means(learned),
         "learning_rate": metric_means.scalar_mean(config.optimization.learning_rate * rate),
         "gradient_steps": metric_means.scalar_mean(len(history)),
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
@@ -268,8 +265,7 @@ def update(
         metrics |= loss_variants.rollout_metrics(
             config, axis, of_rows, estimate, merge_noisy(state.parts), rows
         )
-    last_kl = jnp.mean(steps["approx_kl"][-config.num_minibatches :])  # of the last epoch
-    shared = adapt_coefficients(config, shared, last_kl)
+    shared = adapt_coefficients(config, shared, steps["approx_kl"])
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
 
 
@@ -473,8 +469,9 @@ def without_last(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x[:-1], tree)
 
 
-def adapt_coefficients(config: PPOConfig, shared: Shared, kl: Array) -> Shared:
-    """Adapt the learning rate and the KL coefficient to the KL at the end of the last epoch."""
+def adapt_coefficients(config: PPOConfig, shared: Shared, kls: Array) -> Shared:
+    """Adapt the learning rate and the KL coefficient to the mean KL of the last epoch, given that of each step."""
+    kl = jnp.mean(kls[-config.num_minibatches :])
     scale, kl_coef = shared.learning_rate_scale, shared.kl_coef
     if config.optimization.lr_schedule == "adaptive":
         scale = optimisers.adapt_scale(scale, kl, config.desired_kl)

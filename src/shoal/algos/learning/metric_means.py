@@ -16,6 +16,11 @@ def scalar_mean(x: Array | float) -> Mean:
     return Mean(jnp.asarray(x, jnp.float32), jnp.ones(()))
 
 
+def learned_means(learned: Sequence[Array]) -> dict[str, Mean]:
+    """Return the means of the `LEARNED` over what they are of, such as epochs; () where the steps have them."""
+    return {name: scalar_mean(jnp.mean(x)) for name, x in zip(LEARNED, learned, strict=False)}
+
+
 def moment_metrics(name: str, x: Array, weight: Array, axis: tuple[str, ...]) -> dict[str, Mean]:
     """Return mean and standard deviation of a batch as metrics."""
     mean, variance = statistics.weighted_moments(x, weight, axis_name=axis)
