@@ -118,4 +118,4 @@ def gradient_of_sum(config, shared, merge, rows, parts):
     settings = {"weight": 1.0, "num_chunks": num_chunks(rows.weight.shape, config.gradient_chunk), "axis": ()}
     loss = functools.partial(ppo.loss, config, (), shared, jnp.asarray(True))
     gradient, means = mean_gradient(loss, merge, parts, rows, **settings)
-    return gradient, jnp.stack(means)
+    return gradient, jnp.stack(means[:-1])  # the last ones are moments, where the loss has them
