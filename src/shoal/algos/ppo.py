@@ -432,9 +432,8 @@ def make_rows(config: PPOConfig, acted: Rows, inputs: NetworkInputs, starts: PyT
         masked = minibatches.masked(config, acted)
         rows = recomputation.rows_of_streams(config, masked, inputs)
     else:
-        if (
-            config.value_loss not in critic_losses.OF_TRANSITIONS
-        ):  # which read what advantages were computed from
+        # Most losses do not read what advantages were computed from.
+        if config.value_loss not in critic_losses.OF_TRANSITIONS:
             acted = acted._replace(reward=(), discount=(), last=())
         masked = minibatches.masked(config, acted)
         rows = minibatches.to_rows(config, masked)

@@ -144,9 +144,8 @@ def _shown(high: float | None) -> float | None:
 def _explain(flag: Flag, width: int) -> list[str]:
     lines = textwrap.wrap(flag.text, width - TEXT_COLUMN) or [""]
     if len(flag.words) > TEXT_COLUMN - 4:
-        words = (
-            flag.words if len(flag.words) + 2 <= width else flag.words.replace(",", ", ")
-        )  # to break there
+        is_short = len(flag.words) + 2 <= width
+        words = flag.words if is_short else flag.words.replace(",", ", ")  # to break there
         words = textwrap.fill(
             words, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
         )

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-import jax
 from flax import nnx
 
 from shoal.base.errors import ShoalError
@@ -16,7 +15,7 @@ from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.headed import Head
 from shoal.nets.heads import check_std, head_for
-from shoal.nets.torso_choice import Kind, PartSettings, part
+from shoal.nets.torso_choice import Kind, PartSettings, build_head, part
 from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, check_torso
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.types import Array, EnvSpec
@@ -33,7 +32,6 @@ _OF_DEVIATION = Needs("distribution", ("auto", "normal", "tanh_normal", "gsde"))
 _HEAD = (Needs("policy_head", (None,)), _ACTOR)
 # Settings that the critic may have of its own, so that what needs the actor's may be met by the critic's.
 _OF_CRITIC = {x: f"critic_{x}" for x in ("encoder", "hidden_sizes", "layer_norm")}
-_OWN_HEAD = 3  # of a network's key: the number from which a head of the user's own has its key
 
 
 def _needs_of_both(setting: settings.Setting) -> Conditions:
@@ -130,11 +128,8 @@ class ActorCriticConfig(CoreConfig):
     def __post_init__(self) -> None:
         """Choose the parts that are given by name."""
         CoreConfig.__post_init__(self)
-        critic = self.critic_encoder
-        if critic and torso_choice.name_of(critic) == torso_choice.name_of(
-            self.encoder
-        ):  # one struct of settings
-            object.__setattr__(self, "critic_encoder", None)
+        if torso_choice.name_of(self.critic_encoder) == torso_choice.name_of(self.encoder):
+            object.__setattr__(self, "critic_encoder", None)  # one struct of settings
 
     @property
     def encoder_kinds(self) -> set[str]:
@@ -161,7 +156,7 @@ class ActorCriticConfig(CoreConfig):
     def head_of_policy(self, space: Space, num_features: int, key: Array) -> Head:
         """Make the head of the actor, on layers of which the last has `num_features`; `key` is the network's."""
         if self.policy_head is not None:
-            return self.policy_head.build(space, jax.random.fold_in(key, _OWN_HEAD))
+            return build_head(self.policy_head, space, key)
         return head_for(
             space,
             self.distribution,
@@ -175,7 +170,7 @@ class ActorCriticConfig(CoreConfig):
         """Make the head of the critic; `space` is that of the actions, and `key` the network's."""
         if isinstance(self.value_head, Kind | None):
             return self.own_head_of_value()
-        return self.value_head.build(space, jax.random.fold_in(key, _OWN_HEAD))
+        return build_head(self.value_head, space, key)
 
     def own_head_of_value(self) -> ScalarValueHead | CategoricalValueHead:
         """Make one of Shoal's own heads of the critic.

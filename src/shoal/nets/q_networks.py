@@ -26,7 +26,7 @@ from shoal.nets.networks import ClassOfNetworks, NetworkSettings
 from shoal.nets.noisy import NoisyMLP
 from shoal.nets.outputs import Value
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
-from shoal.nets.torso_choice import PartSettings, part
+from shoal.nets.torso_choice import PartSettings, build_head, part
 from shoal.nets.torso_config import NORMALISED, CoreConfig
 from shoal.nets.value_heads import expectation
 from shoal.types import Array, EnvSpec, PyTree
@@ -94,7 +94,7 @@ class QNetworkConfig(CoreConfig):
         """Make the head for the values of a space's actions; `key` is the network's."""
         num_actions = space.n
         if self.q_head is not None:
-            return self.q_head.build(space, jax.random.fold_in(key, 3))  # its own, beside those of the layers
+            return build_head(self.q_head, space, key)
         if self.values == "categorical":
             return DistributionalQHead(
                 num_actions, self.v_min, self.v_max, self.num_atoms, dueling=self.dueling

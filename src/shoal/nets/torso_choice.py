@@ -21,10 +21,14 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import jax
+
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_name, import_object
 from shoal.config import settings, struct
+from shoal.nets.headed import Head
 from shoal.types import Array, PyTree
+from shoal.types.spaces import Space
 
 # `shoal.nets.torsos` has their classes.
 KINDS = ("flatten", "one_hot", "mlp", "mlp_each", "cnn", "resnet", "set")
@@ -146,18 +150,20 @@ def part(setting: str, noun: str, default: str = "", kinds: Sequence[str] = (), 
     """
 
     def choose_part(given: object) -> Any:
-        return (
-            given
-            if given is None or isinstance(given, Kind | PartClass)
-            else _one(given, setting, noun, kinds)
-        )
+        is_chosen = given is None or isinstance(given, Kind | PartClass)
+        return given if is_chosen else _one(given, setting, noun, kinds)
 
     return settings.chosen(Kind(default) if default else None, choose_part, name_of, **declared)
 
 
+def build_head(head: PartSettings, space: Space, key: Array) -> Head:
+    """Build a user's own head for a space of actions, by a key that is none of those of a network's layers."""
+    return head.build(space, jax.random.fold_in(key, 3))
+
+
 def torsos_of(encoder: object) -> list[Any]:
     """Return the settings of each torso of a row."""
-    encoder = choose(encoder) or Kind("")
+    encoder = choose(encoder)
     return [encoder.first, *torsos_of(encoder.rest)] if isinstance(encoder, TorsoSequence) else [encoder]
 
 

@@ -21,6 +21,7 @@ from shoal.base.files import report_os_errors, sync_directory, temporary_name
 from shoal.records import array_file
 from shoal.records.array_file import SUFFIX, DamageError, NewerSchemaError, UnusableError
 from shoal.records.arrays import Leaf, check_storable, to_numpy
+from shoal.records.episodes_file import EVALUATIONS
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT = re.compile(rf"(0|[1-9][0-9]*){re.escape(SUFFIX)}")
@@ -227,7 +228,7 @@ class Checkpoints:
         """
         with report_os_errors(f"{self.path} cannot be written to"):
             for folder in (self.run_path, self.path):
-                for name in (f"*{SUFFIX}", "*.json", "learning_curve.png", "evaluations.npz"):
+                for name in (f"*{SUFFIX}", "*.json", "learning_curve.png", EVALUATIONS):
                     for leftover in folder.glob(temporary_name(name, "*")):
                         leftover.unlink(missing_ok=True)
 

@@ -17,9 +17,8 @@ from shoal.records.members import Members, to_metadata
 
 EVALUATIONS = "evaluations.npz"
 
-Rows = list[
-    tuple[int, Numbers]
-]  # of each evaluation its number of updates, and its results, [members, episodes, ...]
+# Of each evaluation its number of updates, and its results, [members, episodes, ...].
+Rows = list[tuple[int, Numbers]]
 
 
 class EpisodesFile:

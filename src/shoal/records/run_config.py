@@ -283,6 +283,11 @@ def identifying(run: Mapping[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in run.items() if name not in besides}
 
 
+def names_environment(entry: Mapping[str, Any]) -> bool:
+    """Report whether the entry `eval_env` of `config.json` is another environment, and not parameters of the same."""
+    return {"name", "parameters"} <= entry.keys() <= {"name", "parameters", "gaps"}
+
+
 def check_at_least(name: str, value: int, bound: int) -> None:
     """Require that `value` is at least `bound`."""
     if value < bound:

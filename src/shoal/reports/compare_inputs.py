@@ -16,6 +16,7 @@ from shoal.records import curves
 from shoal.records.directory import CONFIG, SUMMARY
 from shoal.records.json_files import read_number, report_wrong_types, to_jsonable
 from shoal.records.members import ENVIRONMENT, places_by_label
+from shoal.records.run_config import names_environment
 from shoal.records.search_files import SWEEP
 from shoal.reports.records import read
 from shoal.reports.run_record import RETURN, RunRecord
@@ -281,7 +282,7 @@ def _evaluation_of(config: Mapping[str, Any]) -> dict[str, object]:
 def _evaluated_in(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the environment whose scores a run has: that of its evaluations, which another name may make."""
     trained, elsewhere = config["environment"], config.get("eval_env", {})
-    if {"name", "parameters"} <= elsewhere.keys():
+    if names_environment(elsewhere):
         return elsewhere
     return {"name": trained["name"], "parameters": {**trained["parameters"], **elsewhere}}
 

@@ -81,9 +81,8 @@ class MountainCar(Hill):
     """
 
     force: float = parameter(default=0.001)  # change of velocity in one step by a push
-    num_actions: int = parameter(
-        default=3, low=1, high=3
-    )  # the first so many of push left, coast, push right
+    # The first so many of push left, coast, push right.
+    num_actions: int = parameter(default=3, low=1, high=3)
 
     score_bounds = (-200.0, -98.0)  # mean returns of random actions, and of the best policies of the preset
 

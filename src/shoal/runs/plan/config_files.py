@@ -105,9 +105,8 @@ def path_of(file: str | Path) -> Path:
     folders = (*own_folders(), RECIPES)
     if found := next(filter(None, (find(name, folder) for folder in folders)), None):
         return found
-    if (
-        path.exists() or len(path.parts) > 1 or path.suffix in SUFFIXES
-    ):  # a path: reading it says what is wrong
+    # Of a path reading says what is wrong.
+    if path.exists() or len(path.parts) > 1 or path.suffix in SUFFIXES:
         return path / "config.json" if path.is_dir() else path
     known = sorted({name for folder in folders for name in names_in(folder)})
     hint = nearest(name, known) or f"; there are {', '.join(known)}"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from shoal.envs import describing
 from shoal.envs.given import environment_of
+from shoal.records.run_config import names_environment
 from shoal.types import Environment
 
 
@@ -51,7 +52,7 @@ def given(evaluation: str | Environment | Mapping[str, Any]) -> Elsewhere:
     Raises:
       ShoalError: there is no such environment.
     """
-    if isinstance(evaluation, Mapping) and not _is_named(evaluation):
+    if isinstance(evaluation, Mapping) and not names_environment(evaluation):
         return Elsewhere(evaluation)
     of: Mapping[str, Any] = {"name": evaluation, "parameters": {}}
     of = evaluation if isinstance(evaluation, Mapping) else of
@@ -64,10 +65,6 @@ def given(evaluation: str | Environment | Mapping[str, Any]) -> Elsewhere:
 def saved_in(config: Mapping[str, Any]) -> Elsewhere:
     """Return where the run of a `config.json` is evaluated."""
     entry = config.get("eval_env", {})
-    if _is_named(entry):
+    if names_environment(entry):
         return Elsewhere({}, entry)
     return Elsewhere(describing.decode_parameters(config["environment"]["name"], entry) if entry else {})
-
-
-def _is_named(entry: Mapping[str, Any]) -> bool:
-    return {"name", "parameters"} <= entry.keys() <= {"name", "parameters", "gaps"}

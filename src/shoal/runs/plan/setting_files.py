@@ -13,9 +13,8 @@ from shoal.base.files import report_os_errors
 from shoal.base.imports import import_package
 from shoal.records.json_files import read_json
 
-OWN_FOLDERS = (
-    "SHOAL_PRESETS"  # a variable of the environment that names folders of presets, as PATH names its own
-)
+# A variable of the environment that names folders of presets, as PATH names its own.
+OWN_FOLDERS = "SHOAL_PRESETS"
 YAML = (".yaml", ".yml")
 SUFFIXES = (".toml", *YAML, ".json")
 # YAML 1.2 has 1e-3 for a number, and PyYAML, which reads YAML 1.1, for a text.
