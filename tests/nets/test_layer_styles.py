@@ -143,6 +143,15 @@ def test_a_setting_is_refused_where_no_layer_has_it_and_nowhere_else(config, oth
         check_needs(given, values, needs_of(changed))
 
 
+@pytest.mark.parametrize("critic", [None, (6,)])
+def test_the_last_activation_is_refused_where_neither_torso_has_layers(critic):
+    given = {"torso_final_activation": False}
+    config = with_settings(PPOConfig(), hidden_sizes=(), critic_hidden_sizes=critic, **given)
+    values = {"action_space": CARTPOLE.action_space, "num_agents": 1, **flat(config)}
+    with contextlib.nullcontext() if critic else pytest.raises(ShoalError, match="has no effect with"):
+        check_needs(given, values, needs_of(config))
+
+
 @pytest.mark.parametrize("space", [CELLS, IMAGE], ids=["cells", "image"])
 def test_normalised_convolutions_may_have_no_bias(space):
     observation = jax.vmap(space.sample)(jax.random.split(KEY, 3))

@@ -40,7 +40,10 @@ def _needs_of_both(setting: settings.Setting) -> Conditions:
     for entry in setting.field.needs:
         alternatives = entry if isinstance(entry, tuple) else (entry,)
         of_critic = [
-            dataclasses.replace(x, name=_OF_CRITIC[x.name]) for x in alternatives if x.name in _OF_CRITIC
+            # None is the actor's, which does not meet what the actor's own does not.
+            dataclasses.replace(x, name=_OF_CRITIC[x.name], other_than=x.other_than and (*x.other_than, None))
+            for x in alternatives
+            if x.name in _OF_CRITIC
         ]
         own.append((*alternatives, *of_critic))
     return (*own, (_ACTOR, _CRITIC))
