@@ -333,6 +333,7 @@ def test_the_help_and_the_flags_have_the_settings_of_a_torso(command, decide, ca
 
 
 MEANINGS, _, SENTENCES = other_trainers()
+SWITCHES = ("layer_norm", "norm_obs", "norm_reward")  # whose flags have no value
 PPO_SETTINGS = (
     {"algorithm"} | settings.settings_of(PPOConfig()).keys() | settings.settings_of(RunConfig()).keys()
 )
@@ -345,11 +346,7 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     parts = [part.partition("=") for part in MEANINGS.get(name, "").split()]
     as_flags = " ".join(f"--{setting.replace('_', '-')} {value}".rstrip() for setting, _, value in parts)
     as_keywords = ", ".join(setting + f"={value!r}" * bool(value) for setting, _, value in parts)
-    value = (
-        ""
-        if parts and (parts[-1][2] or parts[-1][0] in ("layer_norm", "norm_obs", "norm_reward"))
-        else " 0.5"
-    )
+    value = "" if parts and (parts[-1][2] or parts[-1][0] in SWITCHES) else " 0.5"
     config = PPOConfig() if {setting for setting, *_ in parts} <= PPO_SETTINGS else DQNConfig()
 
     def told(meant):
