@@ -20,6 +20,8 @@ from shoal.engine.run import ENV_AXIS, Episodes
 from shoal.envs.batch import Batch
 from shoal.types import Array, Environment, Memory, PyTree, TimeStep, for_actor, spec_of
 from shoal.xla.backend import jit_is_disabled
+from shoal.xla.hoisting import split_by_key
+from shoal.xla.loops import loop_in_blocks
 
 RESET, STEP = 0, 1  # key streams
 
@@ -74,27 +76,32 @@ def advance_environments(
 
     def advance(environment, actor, states, key, start, stop):  # type: ignore[no-untyped-def]
         batch = Batch(environment, num_envs=states.timestep.last.shape[0])
+        indices = _first_index(batch) + jnp.arange(batch.num_envs)
+        draw, finish = _split_act(batch, actor, states, key, greedy)
+
+        def draw_step(t: Array) -> tuple[PyTree, Array]:
+            act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, STEP), t))
+            return jax.vmap(lambda index: draw(jax.random.fold_in(act_key, index)))(indices), env_key
 
         def step(
-            states: EnvironmentStates, ended: EndedEpisodes, t: Array
+            states: EnvironmentStates, ended: EndedEpisodes, drawn: tuple[PyTree, Array]
         ) -> tuple[EnvironmentStates, EndedEpisodes, PyTree]:
-            act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, STEP), t))
-            memory, action = _act(batch, actor, states, act_key, greedy)
-            state, timestep = batch.step(states.state, action, env_key, _first_index(batch))
+            memory, action = finish(drawn[0], states)
+            state, timestep = batch.step(states.state, action, drawn[1], indices[0])
             episodes, ended = count_episodes(batch.env, states.episodes, ended, timestep, states.timestep)
             row = (action, recorded_fields(timestep)) if rows else ()
             faults = keep_first_faults(states.faults, state.env, timestep)
             return EnvironmentStates(state, timestep, memory, episodes, faults), ended, row
 
-        def body(t: Array, carry: tuple) -> tuple:
+        def body(t: Array, drawn: tuple[PyTree, Array], carry: tuple) -> tuple:
             states, ended, table = carry
-            states, ended, row = step(states, ended, t)
+            states, ended, row = step(states, ended, drawn)
             return states, ended, jax.tree.map(lambda xs, x: xs.at[t - start].set(x), table, row)
 
         none_ended = no_ended_episodes(environment.num_agents)
-        shapes = jax.eval_shape(step, states, none_ended, start)[2]
+        shapes = jax.eval_shape(lambda: step(states, none_ended, draw_step(start)))[2]
         table = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), shapes)
-        states, ended, table = jax.lax.fori_loop(start, stop, body, (states, none_ended, table))
+        states, ended, table = loop_in_blocks(draw_step, body, start, stop, (states, none_ended, table))
         return states, jax.tree.map(lambda x: x[None], ended), table
 
     per_env = P(ENV_AXIS)
@@ -125,25 +132,31 @@ def _initial_memory(environment: Environment, actor: Actor, num_envs: int) -> Me
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), memory)
 
 
-def _act(
+def _split_act(
     batch: Batch, actor: Actor, states: EnvironmentStates, key: Array, greedy: bool
-) -> tuple[Memory, PyTree]:
-    """Choose the actions of a device's environments, each with a key that depends on its environment's index."""
-    first_index = _first_index(batch)
-    if not actor:
-        return (), batch.sample_actions(states.timestep, key, first_index)
-    config, parameters = actor
-    spec = spec_of(batch.env)
-    algorithm = config.algorithm(spec)
+) -> tuple[Callable, Callable]:
+    """Split the choice of an environment's action into what its key alone decides, and the rest for all environments.
 
-    def act_one(memory: Memory, timestep: TimeStep, index: Array) -> tuple[Memory, PyTree]:
-        environment_key = jax.random.fold_in(key, index)
+    Returns:
+      `draw(key) -> draws` of one environment, and `finish(draws, states) -> memory, action` of all.
+    """
+    spec = spec_of(batch.env)
+    config, parameters = actor or ((), ())
+
+    def act_one(key: Array, parameters: PyTree, memory: Memory, timestep: TimeStep) -> tuple[Memory, PyTree]:
+        if not actor:
+            return (), batch.sample_action(key, timestep.action_mask)
         batch_of_one = jax.tree.map(lambda x: x[None], for_actor(timestep, spec))
-        memory, action, _ = algorithm.act(parameters, memory, batch_of_one, environment_key, greedy=greedy)
+        memory, action, _ = config.algorithm(spec).act(parameters, memory, batch_of_one, key, greedy=greedy)
         return memory, jax.tree.map(lambda x: x[0], action)
 
-    indices = first_index + jnp.arange(batch.num_envs)
-    return jax.vmap(act_one)(states.memory, states.timestep, indices)
+    one = jax.tree.map(lambda x: x[0], (states.memory, states.timestep))
+    draw, finish_one = split_by_key(act_one, key, parameters, *one)
+
+    def finish(draws: PyTree, states: EnvironmentStates) -> tuple[Memory, PyTree]:
+        return jax.vmap(finish_one, (0, None, 0, 0))(draws, parameters, states.memory, states.timestep)
+
+    return draw, finish
 
 
 def recorded_fields(timestep: TimeStep) -> dict[str, PyTree]:

@@ -142,14 +142,15 @@ class Batch:
 
     def sample_actions(self, timestep: TimeStep, key: Array, first_index: Array | int = 0) -> PyTree:
         """Draw actions uniformly among the legal ones, [N, ...] ([N, A, ...] for A agents)."""
+        indices = first_index + jnp.arange(self.num_envs)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
+        return jax.vmap(self.sample_action)(keys, timestep.action_mask)
 
-        def sample_one(index: Array, mask: PyTree) -> PyTree:
-            own_key = jax.random.fold_in(key, index)
-            if self.num_agents == 1:
-                return self.action_space.sample(own_key, mask)
-            return jax.vmap(self.action_space.sample)(jax.random.split(own_key, self.num_agents), mask)
-
-        return jax.vmap(sample_one)(first_index + jnp.arange(self.num_envs), timestep.action_mask)
+    def sample_action(self, key: Array, mask: PyTree) -> PyTree:
+        """Draw the action of one environment uniformly among the legal ones, [...] or [A, ...]."""
+        if self.num_agents == 1:
+            return self.action_space.sample(key, mask)
+        return jax.vmap(self.action_space.sample)(jax.random.split(key, self.num_agents), mask)
 
     @property
     def _has_pool(self) -> bool:

@@ -16,6 +16,7 @@ TRICKS = (
     "convolve",
     "feature_major",
     "look_up_cells",
+    "loop_in_blocks",
     "materialise",
     "max_pool",
     "one_kernel",

@@ -22,6 +22,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.files import write_whole_file
 from shoal.config import struct
 from shoal.engine.nonfinite import explanation
+from shoal.engine.rollout import EndedEpisodes
 from shoal.engine.rollout_statistics import (
     Actor,
     EnvironmentStates,
@@ -35,7 +36,7 @@ from shoal.xla import machine
 from shoal.xla.backend import compile_ahead, jit_is_disabled
 
 MAX_STEPS_PER_CALL = 2**22  # of all environments: sums of so many ones are exact in float32
-MAX_RECORDED_BYTES = 2**26  # of the recorded data, on all devices together
+MAX_RECORDED_BYTES = 2**24  # of the recorded data, on all devices together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,16 +151,26 @@ def _step_in_chunks(
 ) -> tuple[EnvironmentStates, np.ndarray]:
     """Step in chunks that begin at `starts`; return the states, and the sums of `EndedEpisodes`."""
     ended: Any = 0.0
-    for start in starts:
-        stop = min(start + starts.step, num_steps)
-        # Arrays, so that every chunk runs the same program.
-        states, chunk_ended, recorded = step(states, key, jnp.int32(start), jnp.int32(stop))
-        # Waits for the chunk; the sums of the devices, and of several agents after the others. In float64, since only
-        # those of a chunk are exact in float32.
+
+    def take(chunk_ended: EndedEpisodes, recorded: PyTree, start: int, stop: int) -> None:
+        """Wait for a chunk and copy it to the host."""
+        nonlocal ended
+        # The sums of the devices, and of several agents after the others. In float64, since only those of a chunk are
+        # exact in float32.
         sums = [np.sum(np.asarray(x, np.float64), axis=0) for x in jax.tree.leaves(chunk_ended)]
         ended = ended + np.hstack(sums)
         if record is not None:
             record.add(recorded, start, stop)
+
+    before: tuple = ()
+    for start in starts:
+        stop = min(start + starts.step, num_steps)
+        # Arrays, so that every chunk runs the same program.
+        states, *chunk = step(states, key, jnp.int32(start), jnp.int32(stop))
+        if before:  # is copied while the devices make this one
+            take(*before)
+        before = (*chunk, start, stop)
+    take(*before)
     return states, ended
 
 
@@ -203,10 +214,15 @@ class Record:
     def add(self, chunk: PyTree, start: int, stop: int) -> None:
         """Store the steps `start` to `stop - 1`."""
         actions, timesteps = chunk
-        rows = stop - start
         for name, x in struct.named_leaves(timesteps).items():
-            self.arrays[name][start + 1 : stop + 1] = np.asarray(x)[:rows]
+            self._copy(x, self.arrays[name][start + 1 : stop + 1])
         for name, x in struct.named_leaves({"actions": actions}).items():
             if name not in self.arrays:
                 self.arrays[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
-            self.arrays[name][start:stop] = np.asarray(x)[:rows]
+            self._copy(x, self.arrays[name][start:stop])
+
+    @staticmethod
+    def _copy(x: Array, rows: np.ndarray) -> None:
+        """Copy the first rows from each device by itself: JAX would first put them together in another array."""
+        for shard in x.addressable_shards:
+            rows[:, *shard.index[1:]] = np.asarray(shard.data)[: len(rows)]
