@@ -218,10 +218,10 @@ class Reference:
     def move_target(self):
         c = self.config
         self.since_target += c.replay.train_frequency
-        while self.since_target >= c.target_network_frequency * c.replay.gradient_steps:
-            self.since_target -= c.target_network_frequency * c.replay.gradient_steps
+        while self.since_target >= c.targets.target_network_frequency * c.replay.gradient_steps:
+            self.since_target -= c.targets.target_network_frequency * c.replay.gradient_steps
             pairs = zip(self.target.parameters, self.network.parameters, strict=True)
-            self.target.parameters = [old + c.tau * (new - old) for old, new in pairs]
+            self.target.parameters = [old + c.targets.tau * (new - old) for old, new in pairs]
 
 
 def compare(learner, reference, metrics, expected):

@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.algos.catalogue import algorithms, config_class
-from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
+from shoal.algos.learning.optimisers import JointOptimizerConfig
 from shoal.algos.policy_gradient import A2CConfig
 from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
@@ -74,7 +74,7 @@ def test_two_structs_with_one_name_are_refused():
         learning_rate: float = 1.0
 
     with pytest.raises(
-        ShoalError, match="'learning_rate' is a setting of ActorCriticOptimizerConfig and of Twice; rename"
+        ShoalError, match="'learning_rate' is a setting of JointOptimizerConfig and of Twice; rename"
     ):
         flat(Twice())
 
@@ -83,7 +83,7 @@ def test_settings_are_replaced_wherever_they_are():
     config = with_settings(PPOConfig(), hidden_sizes=(4,), gamma=0.5, learning_rate=0.1)
     network = NetworkConfig(hidden_sizes=(4,))
     assert config == PPOConfig(
-        network=network, gamma=0.5, optimization=ActorCriticOptimizerConfig(learning_rate=0.1)
+        network=network, gamma=0.5, optimization=JointOptimizerConfig(learning_rate=0.1)
     )
     assert with_settings(config) is config
     assert with_settings(A2CConfig(), gamma=0.5).optimization == A2CConfig().optimization

@@ -17,13 +17,13 @@ import optax
 
 from shoal.algos.acting import exploration, normalisation
 from shoal.algos.acting.exploration import ActingPolicy
-from shoal.algos.learning import action_values, metric_means, optimisers, replay
+from shoal.algos.learning import action_values, metric_means, optimisers, replay, target_networks
 from shoal.algos.learning.action_values import SampledTransitions, legal
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.config import struct
 from shoal.nets.noisy import with_noise
 from shoal.nets.q_networks import expected_values
-from shoal.nets.targets import make_target, polyak
+from shoal.nets.targets import make_target
 from shoal.ops import statistics
 from shoal.types import (
     CLIPPING,
@@ -90,13 +90,19 @@ def init(
     shared = Shared(
         network=network,
         target=make_target(network),
-        optimizer=optimisers.build_for_all(config.optimization, 0.0).init(parts),
+        optimizer=optimisers.build_part(config.optimization, 0.0).init(parts),
         observation=normalisation.initial_moments(config, spec.of_actor),
         written=jnp.zeros((), jnp.int32),
         since_target=jnp.zeros((), jnp.int32),
     )
-    num_rows = config.replay.num_rows(num_envs // streams * _num_groups(axis))
-    return Learner(shared, replay.empty_ring(_one_step(config, spec.of_actor), num_envs, num_rows))
+    extras = jnp.zeros(()) if _keeps_log_prob(config) else ()
+    ring = replay.new_ring(
+        *(config.replay, spec.of_actor, spaces.zeros(spec.action_space), extras),
+        num_envs=num_envs,
+        streams=streams,
+        axis=axis,
+    )
+    return Learner(shared, ring)
 
 
 def act(
@@ -163,23 +169,18 @@ def update(
     """Write a rollout into the replay, and make the gradient steps that are due on batches from it."""
     shared, weight = learner.shared, transitions(trajectory).weight
     trajectory = trajectory._replace(timesteps=for_actor(trajectory.timesteps, spec))
-    steps = replay.stored_steps(trajectory)
-    # A ring was made before the first time-step, when nobody knew whether there are masks; so it always has them.
-    steps = steps._replace(alive=None, action_mask=_all_masks(spec, steps.last, steps.action_mask))
-    ring, written = replay.write(learner.local, shared.written, steps)
-    before = jax.tree.map(lambda x: x[:-1], steps.observation)
+    ring, written, count = replay.collect(
+        *(config.replay, spec, learner.local, shared.written, trajectory, clock), streams=streams, axis=axis
+    )
+    before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps.observation)
     shared = shared._replace(
         written=written, observation=normalisation.observe(shared.observation, before, weight, axis)
     )
-    num_worlds = weight.shape[1] // streams * _num_groups(axis)
-    due = replay.num_gradient_steps(config.replay, clock.updates, num_worlds * len(weight))
-    # By the clock they would be due in a run that resumed without its replay, too, whose rings are still empty.
-    count = jnp.where(replay.has_started(config.replay, ring, written, num_worlds), due, 0)
 
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
     parts, merge = optimisers.split_parameters(config.optimization, shared.network)
     target, _ = optimisers.split_parameters(config.optimization, shared.target)
-    optimizer = optimisers.build_for_all(config.optimization, rate)
+    optimizer = optimisers.build_part(config.optimization, rate)
     step = functools.partial(gradient_step, config, axis, shared.observation, optimizer, merge)
     zeros, clipping = jnp.zeros(len(METRICS), jnp.float32), {}
     if getattr(config.network, "values", "expected") == "categorical":
@@ -224,7 +225,7 @@ def gradient_step(
     sample_key = jax.random.fold_in(keys.local, index)
     noise_stream = jax.random.fold_in(keys.shared, NOISE_STREAM)
     noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(noise_stream, index), 3)
-    batch_size = config.replay.batch_size // _num_groups(axis)
+    batch_size = config.replay.batch_size // replay.num_groups(axis)
     window = replay.sample(sample_key, ring, written, batch_size, config.replay.n_step)
     observation, batch = make_batch(
         config,
@@ -256,15 +257,12 @@ def gradient_step(
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
     parts = optax.apply_updates(state.parts, updates)
 
-    # Environment steps between two gradient steps and between two moves of the target, both times gradient_steps.
-    since_target = state.since_target + config.replay.train_frequency
-    period = config.target_network_frequency * config.replay.gradient_steps
-    moves = since_target // period
-    share = jnp.where(moves > 0, -jnp.expm1(moves * jnp.log1p(-config.tau)), 0.0)  # 1 - (1 - τ)^moves
-    target = polyak(state.target, parts, share)
+    target, since = target_networks.move(
+        config.targets, config.replay, state.since_target, state.target, parts
+    )
     sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
     clipping = jax.tree.map(jnp.add, state.clipping, action_values.clipping(config, batch, axis))
-    return GradientState(parts, target, opt_state, since_target % period, sums, clipping)
+    return GradientState(parts, target, opt_state, since, sums, clipping)
 
 
 def make_batch(
@@ -325,26 +323,3 @@ def make_batch(
 
 def _keeps_log_prob(config: DQNConfig) -> bool:
     return config.multistep == "retrace"
-
-
-def _num_groups(axis: tuple[str, ...]) -> int:
-    """Return the number of groups of environments that train one network together."""
-    return jax.lax.axis_size(axis) if axis else 1
-
-
-def _one_step(config: DQNConfig, spec: EnvSpec) -> StoredSteps:
-    """Return a time-step of zeros as the replay keeps it."""
-    number, flag = jnp.zeros(()), jnp.zeros((), bool)
-    return StoredSteps(
-        spaces.zeros(spec.observation_space),
-        spaces.zeros(spec.action_space),
-        *(number, number, flag, _all_masks(spec, flag, None), None),
-        number if _keeps_log_prob(config) else (),
-    )
-
-
-def _all_masks(spec: EnvSpec, last: Array, mask: Array | None) -> Array:
-    """Return the mask of each time-step, [..., A]; whether an environment has masks, its spec does not say."""
-    if mask is not None:
-        return mask
-    return jnp.ones((*last.shape, spec.action_space.n), bool)  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.dqn import dqn
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.algos.learning.replay import ReplayConfig
+from shoal.algos.learning.target_networks import TargetConfig
 from shoal.config import settings, struct
 from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
@@ -38,16 +39,14 @@ class DQNConfig(NormalisationConfig):
     """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
     replay: ReplayConfig = ReplayConfig()
     """Holds the settings of the replay."""
+    targets: TargetConfig = TargetConfig()
+    """Holds the settings of the target network."""
     exploration: ExplorationConfig = ExplorationConfig()
     """Holds the settings of random actions."""
     agents: AgentsConfig = AgentsConfig()
     """Holds the settings of several agents."""
     gamma: float = parameter(0.99, low=0.0, high=1.0, group="most used")
     """Discounts rewards by this factor per step."""
-    target_network_frequency: int = parameter(500, low=1, high=100_000, group="most used")
-    """Moves the target network once in this many environment steps, of all environments together."""
-    tau: float = parameter(1.0, above=0.0, high=1.0, group="targets")
-    """Moves the target network this far towards the one that learns; 1 makes it a copy."""
     double: bool = parameter(False, group="most used")
     """Chooses the next action by the network that learns, and takes its value from the target network."""
     multistep: Literal["n_step", "retrace", "tree_backup", "q_lambda_watkins", "uncorrected"] = parameter(

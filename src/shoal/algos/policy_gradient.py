@@ -7,7 +7,7 @@ and all settings are those of PPO.
 
 from typing import Literal
 
-from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
+from shoal.algos.learning.optimisers import JointOptimizerConfig
 from shoal.algos.ppo_config import PPOConfig
 from shoal.config import struct
 
@@ -16,7 +16,7 @@ from shoal.config import struct
 class A2CConfig(PPOConfig):
     """Advantage actor-critic (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning")."""
 
-    optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig(
+    optimization: JointOptimizerConfig = JointOptimizerConfig(
         learning_rate=7e-4, optimizer="rmsprop", optimizer_args=("decay=0.99", "eps=1e-5")
     )
     """Holds the settings of gradient steps; the step size and the optimiser are the paper's."""
@@ -40,7 +40,7 @@ class ReinforceConfig(PPOConfig):
     the rest. This is rare if rollouts are several episodes long: set `--num-steps` above the episodes' length.
     """
 
-    optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig(learning_rate=1e-3)
+    optimization: JointOptimizerConfig = JointOptimizerConfig(learning_rate=1e-3)
     """Holds the settings of gradient steps."""
     surrogate: str = "policy_gradient"
     """Chooses the policy's objective: here the policy gradient itself."""

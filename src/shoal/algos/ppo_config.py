@@ -12,7 +12,7 @@ from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.learning import surrogates
 from shoal.algos.learning.advantages import ESTIMATORS
 from shoal.algos.learning.critic_losses import LOSSES
-from shoal.algos.learning.optimisers import ActorCriticOptimizerConfig
+from shoal.algos.learning.optimisers import JointOptimizerConfig
 from shoal.algos.ppo import ppo
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
@@ -40,7 +40,7 @@ _IMPALA = Needs("surrogate", ("vtrace_policy_gradient",), or_function=True)
 class PPOConfig(NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
-    optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig()
+    optimization: JointOptimizerConfig = JointOptimizerConfig()
     """Holds the settings of gradient steps."""
     network: networks.NetworkSettings = settings.chosen(
         networks.NetworkConfig(), networks.choose, networks.name_of, group="network"

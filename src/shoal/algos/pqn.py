@@ -144,7 +144,7 @@ def init(config: PQNConfig, spec: EnvSpec, key: Array, num_envs: int) -> Learner
     """Make a learner with a new network."""
     network = config.network.build(spec, key)
     parts, _ = optimisers.split_parameters(config.optimization, network)
-    optimizer = optimisers.build_for_all(config.optimization, 0.0).init(parts)
+    optimizer = optimisers.build_part(config.optimization, 0.0).init(parts)
     return Learner(Shared(network, optimizer, normalisation.initial_moments(config, spec)), ())
 
 
@@ -197,7 +197,7 @@ def update(
     moments = normalisation.observe(learner.shared.observation, before.observation, weight, axis)
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
     parts, merge = optimisers.split_parameters(config.optimization, learner.shared.network)
-    optimizer = optimisers.build_for_all(config.optimization, rate)
+    optimizer = optimisers.build_part(config.optimization, rate)
 
     orders = minibatches.shuffled_rows(rows, config.update_epochs, config.num_minibatches, keys.local)
     orders = orders.reshape(-1, orders.shape[-1])

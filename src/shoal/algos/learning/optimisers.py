@@ -58,17 +58,12 @@ class OptimizerConfig:
 
 @struct.struct
 class ActorCriticOptimizerConfig(OptimizerConfig):
-    """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
+    """Settings of the gradient steps of actor and critic, each with an optimiser of its own."""
 
     group: ClassVar[str] = "the critic's own optimisation"
 
     learning_rate: float = parameter(3e-4, above=0.0)
     """Sets the step size of the optimiser (of the actor's, where the critic has its own)."""
-    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"  # type: ignore[assignment]
-    """Keeps the step size constant, decreases it to 0 linearly or by a cosine, or adapts it to keep the KL at
-    desired_kl."""
-    separate_updates: bool = False
-    """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
     critic_learning_rate: float | None = parameter(None, above=0.0)
     """Sets the step size of the critic's optimiser; None uses learning_rate."""
     critic_max_grad_norm: float | None = parameter(None, above=0.0, high=math.inf)
@@ -112,6 +107,17 @@ class ActorCriticOptimizerConfig(OptimizerConfig):
         critic = self.critic_optimizer or "", self.critic_optimizer_args or (), self.critic_optimizer_numbers
         if critic != (self.optimizer, self.optimizer_args, self.optimizer_numbers):
             check_optimizer(*critic)
+
+
+@struct.struct
+class JointOptimizerConfig(ActorCriticOptimizerConfig):
+    """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
+
+    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"  # type: ignore[assignment]
+    """Keeps the step size constant, decreases it to 0 linearly or by a cosine, or adapts it to keep the KL at
+    desired_kl."""
+    separate_updates: bool = False
+    """Gives the critic an optimiser and a gradient clip of its own; any critic_ setting switches it on."""
 
 
 def schedule_factor(schedule: str, progress: Array) -> Array:
@@ -242,9 +248,12 @@ ELEMENTWISE = frozenset(
 )
 
 
-def build_for_all(config: OptimizerConfig, rate: Array | float) -> optax.GradientTransformation:
-    """Make the optimiser of all parameters, with its learning rate multiplied by `rate`; see `build`."""
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), _optimizer(config, rate))
+def build_part(
+    config: OptimizerConfig, rate: Array | float, prefix: str = ""
+) -> optax.GradientTransformation:
+    """Make the optimiser of one part, and the clip of its gradient, of the settings whose names begin with a prefix."""
+    clip = optax.clip_by_global_norm(getattr(config, f"{prefix}max_grad_norm"))
+    return optax.chain(clip, _optimizer(config, rate, prefix))
 
 
 def _optimizer(
@@ -257,7 +266,7 @@ def _optimizer(
 
 
 def build(
-    config: ActorCriticOptimizerConfig, parts: Parts, rate: Array | float
+    config: JointOptimizerConfig, parts: Parts, rate: Array | float
 ) -> optax.GradientTransformation:
     """Make the optimiser of a network's parts, with its learning rates multiplied by `rate`.
 
@@ -269,19 +278,14 @@ def build(
       parts: of `split_parameters`, with or without a part of the critic.
       rate: the factor of the schedule.
     """
-    clip = optax.clip_by_global_norm
-
-    def build_one(prefix: str) -> optax.GradientTransformation:
-        optimizer, max_norm = _optimizer(config, rate, prefix), getattr(config, f"{prefix}max_grad_norm")
-        return optax.chain(clip(max_norm), optimizer) if config.separate_updates else optimizer
-
-    optimizer = build_one("")
+    make = build_part if config.separate_updates else _optimizer
+    optimizer = make(config, rate)
     if "critic" in parts:
-        each = {"actor": optimizer, "critic": build_one("critic_")}
+        each = {"actor": optimizer, "critic": make(config, rate, "critic_")}
         optimizer = optax.partition(each, {name: name for name in parts})
-        if config.separate_updates:
-            return optimizer
-    return optax.chain(clip(config.max_grad_norm), optimizer)
+    if config.separate_updates and "critic" in parts:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
 
 
 def owner_of(path: tuple) -> str:

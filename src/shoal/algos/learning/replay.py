@@ -30,7 +30,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import parameter
-from shoal.types import Array, PyTree, Trajectory
+from shoal.types import Array, Clock, EnvSpec, PyTree, Trajectory, spaces, transitions
 
 
 class StoredSteps(NamedTuple):
@@ -124,6 +124,68 @@ class ReplayConfig:
                 f"train_frequency={every} and num_envs*num_steps={steps} have no common divisor that is large enough "
                 f"to count with; train_frequency={multiple}, a multiple, works."
             )
+
+
+def num_groups(axis: tuple[str, ...]) -> int:
+    """Return the number of groups of environments that train one network together."""
+    return jax.lax.axis_size(axis) if axis else 1
+
+
+def new_ring(
+    config: ReplayConfig,
+    spec: EnvSpec,
+    action: Array,
+    extras: PyTree,
+    *,
+    num_envs: int,
+    streams: int,
+    axis: tuple[str, ...],
+) -> StoredSteps:
+    """Make the empty rings of a group's streams [N, C, ...].
+
+    Args:
+      spec: of the observations that are kept.
+      action: one action as it is kept, and `extras` one step's of the algorithm's own, for shapes and dtypes.
+      streams: of each environment (`shoal.types.agent_axis`).
+    """
+    number, flag = jnp.zeros(()), jnp.zeros((), bool)
+    mask = _all_masks(spec, flag, None)
+    step = StoredSteps(
+        spaces.zeros(spec.observation_space), action, number, number, flag, mask, extras=extras
+    )
+    return empty_ring(step, num_envs, config.num_rows(num_envs // streams * num_groups(axis)))
+
+
+def collect(
+    config: ReplayConfig,
+    spec: EnvSpec,
+    ring: StoredSteps,
+    written: Array,
+    trajectory: Trajectory,
+    clock: Clock,
+    *,
+    streams: int,
+    axis: tuple[str, ...],
+) -> tuple[StoredSteps, Array, Array]:
+    """Write a rollout into the rings; return them, `written`, and the number of gradient steps that are due."""
+    steps = stored_steps(trajectory)
+    # A ring was made before the first time-step, when nobody knew whether there are masks; so it always has them.
+    steps = steps._replace(alive=None, action_mask=_all_masks(spec, steps.last, steps.action_mask))
+    ring, written = write(ring, written, steps)
+    num_steps, num_streams = transitions(trajectory).weight.shape
+    num_worlds = num_streams // streams * num_groups(axis)
+    due = num_gradient_steps(config, clock.updates, num_worlds * num_steps)
+    # By the clock they would be due in a run that resumed without its replay, too, whose rings are still empty.
+    return ring, written, jnp.where(has_started(config, ring, written, num_worlds), due, 0)
+
+
+def _all_masks(spec: EnvSpec, last: Array, mask: Array | None) -> Array:
+    """Return the mask of each time-step, [..., A]; whether an environment has masks, its spec does not say."""
+    if mask is not None:
+        return mask
+    space = spec.action_space
+    size = space.n if isinstance(space, spaces.Discrete) else spaces.zeros(space).size
+    return jnp.ones((*last.shape, size), bool)
 
 
 def num_gradient_steps(config: ReplayConfig, updates: Array, rollout_steps: int) -> Array:
