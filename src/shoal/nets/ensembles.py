@@ -50,8 +50,12 @@ def lowest(values: Array, key: Array | None = None, count: int | None = None) ->
     Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", eq. 10;
     for members chosen at random, Chen et al. 2021, "Randomized Ensembled Double Q-Learning", algorithm 1.
     """
-    if count is None:
-        return jnp.min(values, axis=0)
+    return jnp.min(values if count is None else drawn(values, cast(Array, key), count), axis=0)
+
+
+def drawn(outputs: PyTree, key: Array, count: int) -> PyTree:
+    """Choose the outputs of `count` members at random, without repetition: [size, ...] -> [count, ...]."""
+    size = len(jax.tree.leaves(outputs)[0])
     # The places of the greatest of random numbers: a choice without repetition.
-    chosen = jax.lax.top_k(jax.random.uniform(cast(Array, key), values.shape[:1]), count)[1]
-    return jnp.min(values[chosen], axis=0)
+    chosen = jax.lax.top_k(jax.random.uniform(key, (size,)), count)[1]
+    return jax.tree.map(lambda x: x[chosen], outputs)

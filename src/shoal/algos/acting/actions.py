@@ -32,6 +32,11 @@ def log_prob(distribution: ActionDistribution, raw: Array) -> Array:
     return getattr(distribution, "log_prob_raw", distribution.log_prob)(raw)
 
 
+def bounded(distribution: ActionDistribution, raw: Array) -> Array:
+    """Return the action of a raw sample as its distribution bounds it: a TanhNormal's in [-1, 1], others' itself."""
+    return getattr(distribution, "from_raw", lambda x: x)(raw)
+
+
 def entropy(distribution: Any) -> Array:
     """Return the entropy, or its estimate where there is no closed form (tanh-normal)."""
     if hasattr(distribution, "entropy_estimate"):

@@ -38,6 +38,10 @@ class Restricted(NamedTuple):
         """Return the mode, before a TanhNormal squashes it, [..., n]."""
         return jnp.where(self.mask, getattr(self.distribution, "mode_raw", self.distribution.mode)(), 0.0)
 
+    def from_raw(self, raw: Array) -> Array:
+        """Return the action of a raw sample, [..., n]: what a TanhNormal makes of it, or itself."""
+        return jnp.where(self.mask, getattr(self.distribution, "from_raw", lambda x: x)(raw), 0.0)
+
     def log_prob_raw(self, raw: Array) -> Array:
         """Log-density of the entries that there are, [..., n] -> [...]."""
         entries = self._entries
