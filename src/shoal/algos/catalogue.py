@@ -16,6 +16,9 @@ _algorithms: dict[str, str] = {
     "c51": "shoal.algos.dqn_config:C51Config",
     "qr_dqn": "shoal.algos.dqn_config:QRDQNConfig",
     "pqn": "shoal.algos.pqn:PQNConfig",
+    "sac": "shoal.algos.sac_config:SACConfig",
+    "td3": "shoal.algos.td3_config:TD3Config",
+    "ddpg": "shoal.algos.td3_config:DDPGConfig",
 }
 
 

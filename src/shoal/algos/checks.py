@@ -12,9 +12,10 @@ import numpy as np
 from shoal.algos import part_checks
 from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to, clips_of
-from shoal.algos.learning import advantages, critic_losses
+from shoal.algos.learning import action_critics, advantages, critic_losses
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
+from shoal.nets import action_critics as of_actions
 from shoal.nets import networks, q_networks, torso_choice
 from shoal.nets.torso_config import CoreConfig, TorsoConfig
 from shoal.types import EnvSpec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # they import this module
     from shoal.algos.dqn_config import DQNConfig
     from shoal.algos.ppo_config import PPOConfig
     from shoal.algos.pqn import PQNConfig
+    from shoal.algos.replayed_config import ReplayedConfig
 
 
 def check_divides(name: str, number: int, what: str, total: int) -> None:
@@ -183,6 +185,52 @@ def check_dqn(config: "DQNConfig") -> None:
             f"multistep={config.multistep!r} corrects the steps after the first, and n_step=1 has none; choose "
             "n_step=5, or multistep='n_step'."
         )
+
+
+def check_replayed(config: "ReplayedConfig", spec: EnvSpec) -> None:
+    """Check that an actor with critics of its actions can act in a space, and that its switches fit each other.
+
+    Args:
+      config: with the critic's defaults filled in.
+    """
+    network, space, name = config.network, spec.action_space, config.name
+    networks.check_settings(network)
+    takes = "a Discrete, or " if config.rules.has_temperature else ""
+    if isinstance(space, Box) or not (takes and isinstance(space, Discrete)):
+        check_bounded(space, name, takes)
+    check_observations(config, spec)
+    check_integers(config)
+    config.optimization.validate()
+    num_critics, quantiles = getattr(network, "num_critics", 1), getattr(network, "num_quantiles", None)
+    if config.target_critics is not None and config.target_critics > num_critics:
+        raise ShoalError(
+            f"target_critics={config.target_critics} is more than num_critics={num_critics}; it must be at most that."
+        )
+    if quantiles is not None and config.drop_quantiles >= quantiles:
+        raise ShoalError(
+            f"drop_quantiles={config.drop_quantiles} leaves none of num_quantiles={quantiles}; it must be at most "
+            f"{quantiles - 1}."
+        )
+    if config.corrects and (config.replay.n_step == 1 or action_critics.kind_of(config) != "expected"):
+        fault = (
+            "corrects the steps after the first, and n_step=1 has none; choose n_step=5"
+            if config.replay.n_step == 1
+            else f"is defined for values='expected', and values={action_critics.kind_of(config)!r}; choose that"
+        )
+        raise ShoalError(f"multistep={config.multistep!r} {fault}, or multistep='n_step'.")
+    of_actions.check(network, spec)
+
+
+def check_bounded(space: object, algorithm: str, others: str) -> None:
+    """Check that actions are numbers within finite bounds, which [-1, 1] can be scaled to."""
+    needs = f"it must be {others}a Box of floats with finite bounds"
+    if not isinstance(space, Box):
+        raise ShoalError(f"action_space={space} is not supported by {algorithm}; {needs}.")
+    if not space.can_be_scaled:
+        ends = [np.broadcast_to(x, space.shape).ravel() for x in (space.low, space.high)]
+        wrong = np.flatnonzero(~np.isfinite(ends[1] - ends[0]))
+        where = f", and entry {wrong[0]} is unbounded" if len(wrong) else ""
+        raise ShoalError(f"action_space={space} is not supported by {algorithm}; {needs}{where}.")
 
 
 def check_chunks(config: memories.WithMemory, num_steps: int) -> None:

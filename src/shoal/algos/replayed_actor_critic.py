@@ -237,7 +237,9 @@ def act(
         raw, noise = actions.sample(distribution, key), memory.noise
     else:
         noise_key, random_key, key = jax.random.split(key, 3)
-        noise = actions.next_noise(config.noise, memory.noise, timestep.first, noise_key)
+        noise = memory.noise
+        if config.correlated_noise:
+            noise = actions.draw_noise(noise, timestep.first, noise_key, config.noise_correlation)
         raw = explore(config, distribution, noise, key)
     action, log_prob = actions.bounded(distribution, raw), actions.log_prob(distribution, raw)
     if not greedy and not isinstance(policy.random, tuple):
@@ -254,7 +256,8 @@ def uniform(s: Setting, action: Array, mask: Array | None, noise: PyTree, key: A
         legal = Categorical(logits) if mask is None else masked(Categorical(logits), mask)
         action, log_prob = legal.sample_and_log_prob(key)
         return action, action, log_prob
-    number = actions.uniform_of(noise, key, action.shape)
+    drawn = jax.random.uniform(key, action.shape, minval=-1.0, maxval=1.0) if isinstance(noise, tuple) else noise
+    number = drawn if isinstance(noise, tuple) else actions.uniform_of(noise)
     mask = jnp.ones(action.shape, bool) if mask is None else mask
     action = jnp.where(mask, number, 0.0)
     edge = 1.0 - 1e-6  # where a tanh of float32 ends

@@ -24,7 +24,7 @@ _QUANTILES = Needs("values", ("quantile",))
 
 
 @struct.struct
-class ReplayedConfig(NormalisationConfig):
+class ReplayedConfig(NormalisationConfig, NoiseConfig):
     """The settings of actor-critics that learn from a replay; the names are CleanRL's where it has one."""
 
     name: ClassVar[str]
@@ -48,8 +48,6 @@ class ReplayedConfig(NormalisationConfig):
     """Holds the settings of the replay."""
     targets: TargetConfig = TargetConfig(target_network_frequency=1, tau=0.005)
     """Holds the settings of the target networks."""
-    noise: NoiseConfig = NoiseConfig()
-    """Holds the settings of noise that is correlated in time."""
     agents: AgentsConfig = AgentsConfig()
     """Holds the settings of several agents."""
     gamma: float = parameter(0.99, low=0.0, high=1.0, group="most used")
@@ -61,11 +59,6 @@ class ReplayedConfig(NormalisationConfig):
     all; None takes the lowest of all for both."""
     drop_quantiles: int = parameter(0, low=0, high=LARGEST_INDEX, group="targets", needs=_QUANTILES)
     """Leaves this many of the greatest quantiles of each critic out of targets (TQC; values quantile)."""
-
-    @property
-    def correlated_noise(self) -> bool:
-        """Whether acting carries noise from step to step."""
-        return self.noise.correlated_noise
 
     def with_critic_defaults(self) -> "ReplayedConfig":
         """Replace each setting of the critics' optimiser that is None by the actor's."""
