@@ -164,13 +164,13 @@ def act(
     noise = memory.noise
     if greedy:
         raw = actions.mode(distribution)
+    elif not jax.tree.leaves(noise):
+        raw = actions.sample(distribution, key)
     elif config.correlated_noise:
         correlation = config.noise_correlation
         noise, raw = actions.sample_correlated(distribution, noise, timestep.first, key, correlation)
-    elif networks.distribution_of(config.network) == "gsde":
-        noise, raw = actions.sample_held(distribution, noise, timestep.first, key, config.gsde_steps)
     else:
-        raw = actions.sample(distribution, key)
+        noise, raw = actions.sample_held(distribution, noise, timestep.first, key, config.gsde_steps)
     previous = action_features(spec.action_space, raw) if jax.tree.leaves(memory.action) else ()
     extras = Extras(
         raw_action=raw if isinstance(spec.action_space, spaces.Box) else (),

@@ -6,6 +6,7 @@ from typing import Literal
 
 from shoal.algos import checks
 from shoal.algos.acting import memories
+from shoal.algos.acting.actions import NoiseConfig
 from shoal.algos.acting.memories import MemoryConfig
 from shoal.algos.acting.normalisation import NormalisationConfig
 from shoal.algos.agents.agents_config import AgentsConfig
@@ -37,7 +38,7 @@ _IMPALA = Needs("surrogate", ("vtrace_policy_gradient",), or_function=True)
 
 
 @struct.struct
-class PPOConfig(NormalisationConfig, MemoryConfig):
+class PPOConfig(NormalisationConfig, MemoryConfig, NoiseConfig):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
     optimization: JointOptimizerConfig = JointOptimizerConfig()
@@ -134,12 +135,6 @@ class PPOConfig(NormalisationConfig, MemoryConfig):
         needs=(Needs("action_space", kinds=("Box",)), Needs("distribution", ("auto", "normal", "gsde"))),
     )
     """Lets a normal policy act in [-1, 1], rescaled to the bounds, or in the action's own units, clipped to them."""
-    correlated_noise: bool = parameter(False, group="actions")
-    """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
-    noise_correlation: float = parameter(
-        0.9, low=0.0, high=1.0, group="actions", needs=Needs("correlated_noise", (True,))
-    )
-    """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
     gsde_steps: int = parameter(
         4, low=0, high=LARGEST_INDEX, group="actions", needs=Needs("distribution", ("gsde",))
     )

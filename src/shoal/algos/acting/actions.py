@@ -5,16 +5,31 @@ environment receives the raw action converted to its space: unchanged (discrete)
 squashed (tanh-normal), or rescaled from [-1, 1] (beta).
 """
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from shoal.config import struct
+from shoal.config import settings, struct
+from shoal.config.requirements import Needs
+from shoal.config.struct import parameter
 from shoal.nets.outputs import ActionDistribution
-from shoal.types import Array, PyTree
+from shoal.types import Array, PyTree, spaces
 from shoal.types.spaces import Box, Space
+
+
+@struct.struct
+class NoiseConfig(settings.Nested):
+    """Settings of the noise by which a continuous policy explores."""
+
+    group: ClassVar[str] = "actions"
+
+    correlated_noise: bool = parameter(False)
+    """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
+    noise_correlation: float = parameter(0.9, low=0.0, high=1.0, needs=Needs("correlated_noise", (True,)))
+    """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""
 
 
 def sample(distribution: ActionDistribution, key: Array) -> Array:
@@ -44,19 +59,20 @@ def without_noise(distribution: ActionDistribution) -> ActionDistribution:
     return getattr(distribution, "marginal", distribution)
 
 
-def sample_correlated(
-    distribution: Any, noise: Array, first: Array, key: Array, correlation: Array | float
-) -> tuple[Array, Array]:
-    """Sample a raw action with noise from an AR(1) process within each episode; return (noise, raw).
+def initial_noise(config: NoiseConfig, space: Space, batch_shape: tuple[int, ...]) -> Array | tuple[()]:
+    """Make the noise before the first step, [*batch_shape, A]; () where each step's is drawn by itself."""
+    return jnp.zeros((*batch_shape, spaces.zeros(space).size)) if config.correlated_noise else ()
+
+
+def draw_noise(noise: Array, first: Array, key: Array, correlation: Array | float) -> Array:
+    """Draw the noise of a step, [N, A], from an AR(1) process within each episode.
 
         ε_t = c ε_{t-1} + sqrt(1 - c²) z_t,   z_t ~ N(0, 1);   ε_t = z_t where t begins an episode
 
-    Each ε_t by itself is standard normal. So the marginal distribution of each action is the policy's, and the
-    update uses its log-probability; only consecutive actions are correlated. This helps exploration where
-    white noise averages out (Hollenstein et al. 2024, "Colored Noise in PPO"; Eberhard et al. 2023).
+    Each ε_t by itself is standard normal; only those of consecutive steps are correlated. This helps exploration
+    where white noise averages out (Hollenstein et al. 2024, "Colored Noise in PPO"; Eberhard et al. 2023).
 
     Args:
-      distribution: a Normal or TanhNormal with `loc` and `scale`, [N, A].
       noise: ε of the previous step, [N, A].
       first: whether the step begins an episode, [N].
       key: a JAX key for this step.
@@ -64,7 +80,28 @@ def sample_correlated(
     """
     white_noise = jax.random.normal(key, noise.shape)
     correlated = correlation * noise + jnp.sqrt(1.0 - jnp.square(correlation)) * white_noise
-    noise = jnp.where(first[..., None], white_noise, correlated)
+    return jnp.where(first[..., None], white_noise, correlated)
+
+
+def uniform_of(noise: Array) -> Array:
+    """Map standard normal noise to uniform numbers in [-1, 1], 2 Φ(ε) - 1, elementwise.
+
+    Random actions of noise that is correlated over time are each uniform.
+    """
+    return jax.lax.erf(noise / math.sqrt(2.0))
+
+
+def sample_correlated(
+    distribution: Any, noise: Array, first: Array, key: Array, correlation: Array | float
+) -> tuple[Array, Array]:
+    """Sample a raw action with correlated noise; return (noise, raw). The other arguments are those of `draw_noise`.
+
+    The marginal distribution of each action is the policy's, so that an update uses its log-probability.
+
+    Args:
+      distribution: a Normal or TanhNormal with `loc` and `scale`, [N, A].
+    """
+    noise = draw_noise(noise, first, key, correlation)
     return noise, distribution.loc + distribution.scale * noise
 
 

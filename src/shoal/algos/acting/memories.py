@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from shoal.algos.acting import actions
 from shoal.config import settings, struct
 from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
@@ -17,7 +18,7 @@ from shoal.nets.inputs import action_features, num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.recurrent import initial as initial_carry
 from shoal.nets.memory.sequences import Memories, NetworkInputs
-from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep, spaces
+from shoal.types import EPISODE_ENDED, Array, EnvSpec, PyTree, TimeStep
 
 _CORE = Needs("core", other_than=("none",), such_as="gru")  # of Shoal's own network
 _MEMORY = Needs("has_memory", (True,))  # of another
@@ -73,6 +74,11 @@ class Memory(NamedTuple):
     action: PyTree = ()  # the previous action as numbers, zeros for none
     noise: PyTree = ()  # the noise of correlated exploration, or of gsde and its age
 
+    @property
+    def of_greedy(self) -> "Memory":
+        """What greedy actions read, which is all but the noise; a sample without it is drawn by itself."""
+        return self._replace(noise=())
+
 
 class Local(NamedTuple):
     """The learner's data of each environment, [N, ...]."""
@@ -94,9 +100,8 @@ def crosses_ends(config: WithMemory) -> bool:
 def initial(config: WithNetwork, spec: EnvSpec, batch_shape: tuple[int, ...]) -> Memory:
     """Make the memory before the first step."""
     memory = Memory()
-    if getattr(config, "correlated_noise", False):
-        size = spaces.zeros(spec.action_space).size
-        memory = memory._replace(noise=jnp.zeros((*batch_shape, size)))
+    if isinstance(config, actions.NoiseConfig):
+        memory = memory._replace(noise=actions.initial_noise(config, spec.action_space, batch_shape))
     if networks.distribution_of(config.network) == "gsde":
         shapes = jax.eval_shape(lambda key: config.network.build(spec, key), jax.random.key(0))
         numbers = jnp.zeros((*batch_shape, *shapes.actor.head.noise_shape))

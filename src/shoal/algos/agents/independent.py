@@ -38,6 +38,12 @@ class AgentMemories(NamedTuple):
     sets: tuple[PyTree, ...]  # the memory of each set's agents
     absent: Array | None  # agents absent at the previous step, [N, A]; None where no agent has a memory
 
+    @property
+    def of_greedy(self) -> "AgentMemories":
+        """What greedy actions read."""
+        sets = tuple(getattr(memory, "of_greedy", memory) for memory in self.sets)
+        return AgentMemories(sets, self.absent if jax.tree.leaves(sets) else None)
+
 
 class Sets(NamedTuple):
     """The agents that share parameters, by their indices; each agent is in one set."""

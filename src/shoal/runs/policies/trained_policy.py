@@ -108,7 +108,7 @@ class TrainedPolicy:
                 f"batch_shape={short_repr(batch_shape)} is not a tuple of whole numbers, such as (1,)."
             )
         shape = tuple(whole_number("batch_shape", n, 1, LARGEST_INDEX) for n in batch_shape)
-        state = self.algorithm.memory(shape)
+        state = _memory_of_greedy(self.algorithm, shape)
         return PolicyMemory(state, jnp.ones(shape, bool)) if jax.tree.leaves(state) else ()
 
     @reports_user_code
@@ -226,11 +226,17 @@ def _act(
     if isinstance(memory, PolicyMemory):
         state, timestep = memory.state, timestep._replace(first=timestep.first | memory.is_new)
     else:
-        state = algorithm.memory(timestep.first.shape)
+        state = _memory_of_greedy(algorithm, timestep.first.shape)
     state, action, _ = algorithm.act(
         parameters, state, timestep, jax.random.key(0) if greedy else key, greedy=greedy
     )
     return PolicyMemory(state, jnp.zeros_like(timestep.first)) if memory else (), action
+
+
+def _memory_of_greedy(algorithm: Algorithm, batch_shape: tuple[int, ...]) -> Memory:
+    """Make the memory before the first step, without what no greedy action reads, such as noise."""
+    memory = algorithm.memory(batch_shape)
+    return getattr(memory, "of_greedy", memory)
 
 
 def as_numbers(observation: PyTree, space: Space, name: str = "observation") -> PyTree:
