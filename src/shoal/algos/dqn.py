@@ -19,6 +19,7 @@ from shoal.algos.acting import exploration, normalisation
 from shoal.algos.acting.exploration import ActingPolicy
 from shoal.algos.learning import action_values, metric_means, optimisers, replay, target_networks
 from shoal.algos.learning.action_values import SampledTransitions, legal
+from shoal.algos.learning.priorities import Priorities
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.config import struct
 from shoal.nets.noisy import with_noise
@@ -43,7 +44,7 @@ from shoal.types import (
     spaces,
     transitions,
 )
-from shoal.xla.chunked_gradients import mean_gradient
+from shoal.xla.chunked_gradients import mean_gradient_and_rows
 
 if TYPE_CHECKING:
     from shoal.algos.dqn_config import DQNConfig  # which makes this algorithm
@@ -152,6 +153,7 @@ class GradientState(NamedTuple):
     target: optimisers.Parts
     optimizer: PyTree
     since_target: Array
+    priorities: Priorities | None  # of the rings
     sums: Array  # of METRICS
     clipping: Metrics  # sums of `action_values.clipping`
 
@@ -181,12 +183,17 @@ def update(
     parts, merge = optimisers.split_parameters(config.optimization, shared.network)
     target, _ = optimisers.split_parameters(config.optimization, shared.target)
     optimizer = optimisers.build_part(config.optimization, rate)
-    step = functools.partial(gradient_step, config, axis, shared.observation, optimizer, merge)
+    step = functools.partial(
+        *(gradient_step, config, axis, shared.observation, optimizer, merge, clock),
+        *(ring._replace(priorities=None), written, keys),
+    )
     zeros, clipping = jnp.zeros(len(METRICS), jnp.float32), {}
     if getattr(config.network, "values", "expected") == "categorical":
         clipping = dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(())))
-    state = GradientState(parts, target, shared.optimizer, shared.since_target, zeros, clipping)
-    state = jax.lax.fori_loop(0, count, functools.partial(step, ring, written, keys), state)
+    state = GradientState(
+        *(parts, target, shared.optimizer, shared.since_target, ring.priorities), zeros, clipping
+    )
+    state = jax.lax.fori_loop(0, count, step, state)
 
     shared = shared._replace(
         network=merge(state.parts),
@@ -206,7 +213,7 @@ def update(
     )
     # Sums, so that a number which is not finite in any of the steps is seen after the last of them.
     checks = {"loss": ~jnp.isfinite(sums["q_loss"]), "gradient": ~jnp.isfinite(sums["grad_norm"])}
-    return Learner(shared, ring), metrics, checks
+    return Learner(shared, ring._replace(priorities=state.priorities)), metrics, checks
 
 
 def gradient_step(
@@ -215,6 +222,7 @@ def gradient_step(
     moments: statistics.RunningMoments | None,
     optimizer: optax.GradientTransformation,
     merge: Callable[[optimisers.Parts], PyTree],
+    clock: Clock,
     ring: StoredSteps,
     written: Array,
     keys: Keys,
@@ -226,6 +234,7 @@ def gradient_step(
     noise_stream = jax.random.fold_in(keys.shared, NOISE_STREAM)
     noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(noise_stream, index), 3)
     batch_size = config.replay.batch_size // replay.num_groups(axis)
+    ring = ring._replace(priorities=state.priorities)
     window = replay.sample(sample_key, ring, written, batch_size, config.replay.n_step)
     observation, batch = make_batch(
         config,
@@ -236,22 +245,26 @@ def gradient_step(
         window,
     )
 
-    def loss(network: PyTree, rows: tuple[PyTree, SampledTransitions]) -> tuple[Array, tuple[Array, Array]]:
+    importance = replay.importance(config.replay, window, clock.progress, axis)
+
+    def loss(
+        network: PyTree, rows: tuple[PyTree, SampledTransitions]
+    ) -> tuple[Array, tuple[Array, Array], Array]:
         observation, batch = rows
         output = with_noise(network, noise_key).values(observation)
-        losses = action_values.loss(config, output, batch)
+        losses, error = action_values.loss(config, output, batch)
+        losses = importance * losses
         values = expected_values(config.network, output)
         chosen = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
-        return losses, (losses, jnp.where(batch.weight > 0, chosen, 0.0))
+        return losses, (losses, jnp.where(batch.weight > 0, chosen, 0.0)), error
 
     weight = jnp.sum(batch.weight)
-    gradient, means = mean_gradient(
+    gradient, means, error = mean_gradient_and_rows(
         loss,
         merge,
         state.parts,
         (observation, batch),
         weight=jax.lax.psum(weight, axis) if axis else weight,
-        num_chunks=1,
         axis=axis,
     )
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
@@ -260,9 +273,10 @@ def gradient_step(
     target, since = target_networks.move(
         config.targets, config.replay, state.since_target, state.target, parts
     )
+    drawn_by = replay.with_errors(config.replay, ring, window, error, axis).priorities
     sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
     clipping = jax.tree.map(jnp.add, state.clipping, action_values.clipping(config, batch, axis))
-    return GradientState(parts, target, opt_state, since, sums, clipping)
+    return GradientState(parts, target, opt_state, since, drawn_by, sums, clipping)
 
 
 def make_batch(

@@ -13,6 +13,7 @@ from shoal.xla.plain import uses_plain_form
 
 PyTree = Any
 Loss = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree]]
+LossOfRows = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree, PyTree]]
 
 
 def mean_gradient(
@@ -47,17 +48,37 @@ def mean_gradient(
       num_chunks: a divisor of N (`num_chunks`); 1 for all rows at once.
       axis: names of the axes of devices; () for one device.
     """
+    chunks = {"weight": weight, "num_chunks": num_chunks, "axis": axis}
+    return mean_gradient_and_rows(lambda *x: (*loss(*x), ()), merge, parts, rows, **chunks)[:2]
+
+
+def mean_gradient_and_rows(
+    loss: LossOfRows,
+    merge: Callable[[PyTree], PyTree],
+    parts: PyTree,
+    rows: PyTree,
+    *,
+    weight: jax.Array,
+    num_chunks: int = 1,
+    axis: tuple[str, ...],
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Compute as `mean_gradient` does, and return also what the loss returns third, of each row.
+
+    With several chunks the third is the sum of the chunks', row by row.
+    """
 
     def summed_loss(network: PyTree, rows: PyTree) -> tuple[jax.Array, PyTree]:
-        losses, further = loss(network, rows)
-        return jnp.sum(losses), further
+        losses, further, of_rows = loss(network, rows)
+        return jnp.sum(losses), (further, of_rows)
 
     if uses_plain_form("chunked_gradient"):
-        gradient, further = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(parts)
+        gradient, (further, of_rows) = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(
+            parts
+        )
     else:
         network, pull_back = jax.vjp(merge, parts)
         grad = jax.grad(summed_loss, has_aux=True)
-        total, further = (
+        total, (further, of_rows) = (
             grad(network, rows) if num_chunks == 1 else _sum_over_chunks(grad, network, rows, num_chunks)
         )
         gradient = pull_back(total)[0]
@@ -66,7 +87,7 @@ def mean_gradient(
     if axis:
         sums = jax.lax.psum(sums, axis)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(weight, 1.0), sums)
-    return gradient, jax.tree.unflatten(structure, means)
+    return gradient, jax.tree.unflatten(structure, means), of_rows
 
 
 def _sum_over_chunks(

@@ -14,7 +14,7 @@ from shoal.algos.learning.priorities import Priorities
 N, ROWS = 3, 11  # environments, and rows of each, which are no power of two
 SIZE = 16
 
-draw = jax.jit(priorities.draw, static_argnums=(2, 3))
+draw = jax.jit(priorities.draw, static_argnums=2)
 updated = jax.jit(priorities.updated)
 rows_written = jax.jit(priorities.rows_written)
 
@@ -73,14 +73,14 @@ def test_rows_are_drawn_in_proportion_to_their_priorities(shape):
     leaves[:, 0], leaves[1:][-1:] = 0.7, 0.0  # no row of the last of several environments
     leaves[0, -1] = 1.0
     size = 50_000
-    env, row, probability = map(np.asarray, draw(jax.random.key(0), with_leaves(leaves), size, 1))
+    env, row, probability = map(np.asarray, draw(jax.random.key(0), with_leaves(leaves), size))
     expected = leaves / leaves.sum()
     np.testing.assert_allclose(probability, expected[env, row], rtol=1e-5)
     counts = np.bincount(env * shape[1] + row, minlength=leaves.size)
     assert (counts[expected.ravel() == 0] == 0).all()
     kept = expected.ravel() > 0
     assert scipy.stats.chisquare(counts[kept], size * expected.ravel()[kept]).pvalue > 1e-3
-    other = draw(jax.random.key(1), with_leaves(leaves), size, 1)
+    other = draw(jax.random.key(1), with_leaves(leaves), size)
     assert np.mean((np.asarray(other[0]) == env) & (np.asarray(other[1]) == row)) < 0.9
 
 
@@ -101,7 +101,7 @@ def test_no_row_of_priority_zero_is_drawn_whatever_rounding_does(seed):
 
 
 def test_where_nothing_can_be_drawn_rows_have_probability_and_weight_zero():
-    env, row, probability = draw(jax.random.key(0), priorities.empty(5, ROWS), 7, 1)
+    env, row, probability = draw(jax.random.key(0), priorities.empty(5, ROWS), 7)
     for x in (env, row, probability, priorities.weights(probability, 0.5)):
         np.testing.assert_array_equal(x, 0)
 
@@ -113,7 +113,7 @@ def test_rows_of_a_small_share_beside_a_great_one_are_all_reached():
     leaves[0, 0] = 1e9
     made = with_leaves(leaves)
     keys = jax.random.split(jax.random.key(0), 64)
-    rows = np.ravel(jax.lax.map(lambda key: draw(key, made, 2**16, 1)[1], keys))
+    rows = np.ravel(jax.lax.map(lambda key: draw(key, made, 2**16)[1], keys))
     small = rows[rows > 0]
     assert abs(len(small) / len(rows) * 1e9 / 2**16 - 1) < 0.1
     assert scipy.stats.chisquare(np.bincount(small % 32, minlength=32)).pvalue > 1e-3
@@ -132,7 +132,7 @@ def test_weights_are_those_of_the_formula():
     np.testing.assert_allclose(found, [0.0, 0.5**0.4, 1.0], rtol=1e-6)
     leaves = np.random.default_rng(0).gamma(1.0, size=(N, ROWS))
     value = np.random.default_rng(1).normal(size=(N, ROWS))
-    env, row, probability = draw(jax.random.key(0), with_leaves(leaves), 200_000, 1)
+    env, row, probability = draw(jax.random.key(0), with_leaves(leaves), 200_000)
     weight = np.asarray(priorities.weights(probability, 1.0))
     corrected = (weight * value[env, row]).sum() / weight.sum()
     assert corrected == pytest.approx(value.mean(), abs=0.01)
@@ -166,27 +166,27 @@ def test_two_groups_draw_from_their_own_and_agree_on_weights_and_on_the_greatest
     both = jax.tree.map(lambda *x: jnp.stack(x), *made)._replace(greatest=jnp.full((2, N), 1e-3))
 
     def batch(key, own):
-        env, row, probability = priorities.draw(key, own, 20_000, 2)
+        env, row, probability = priorities.draw(key, own, 20_000)
         weight = priorities.weights(probability, 0.7, ("groups",))
         return env, row, probability, weight, priorities.updated(own, env, row, probability, ("groups",))
 
     keys = jax.random.split(jax.random.key(0), 2)
     env, row, probability, weight, after = of_groups(batch, 2)(keys, both)
     for k in range(2):
-        share = leaves[k] / leaves[k].sum() / 2  # half of the batch is of this group
+        share = leaves[k] / leaves[k].sum()
         np.testing.assert_allclose(probability[k], share[env[k], row[k]], rtol=1e-5)
         counts = np.bincount(np.asarray(env[k] * ROWS + row[k]), minlength=N * ROWS)
-        assert scipy.stats.chisquare(counts, 2 * 20_000 * share.ravel()).pvalue > 1e-3
+        assert scipy.stats.chisquare(counts, 20_000 * share.ravel()).pvalue > 1e-3
     least = np.min(probability)
     np.testing.assert_allclose(weight, (least / np.asarray(probability)) ** 0.7, rtol=1e-5)
     np.testing.assert_array_equal(after.greatest, np.full((2, N), np.max(probability)))
 
 
-def learn(made, key, batch_size, steps, groups=1):
+def learn(made, key, batch_size, steps):
     """A loop of draws, each followed by new priorities of what was drawn, between rollouts."""
 
     def step(i, made):
-        env, row, probability = priorities.draw(jax.random.fold_in(key, i), made, batch_size, groups)
+        env, row, probability = priorities.draw(jax.random.fold_in(key, i), made, batch_size)
         priority = jnp.where(probability > 0, 0.25 + (row + env) % 7, 0.0)
         return priorities.updated(made, env, row, priority)
 

@@ -39,26 +39,31 @@ def legal(values: Array, mask: Array | None) -> Array:
     return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), values, -jnp.inf)
 
 
-def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
+def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> tuple[Array, Array]:
     """Compute the loss of each transition [B] for the network's output at its start; 0 where the weight is 0.
 
     For expected values this is half the squared TD error, or Huber's; for a distribution the cross-entropy with the
     projected distribution of the target (C51); for quantiles their regression (QR-DQN).
+
+    Returns:
+      the losses, and the errors by which the transitions have priority: the TD errors, or these losses again.
     """
     transition, end = (batch.action, batch.reward, batch.discount), (batch.output, batch.weight)
     kind, delta = getattr(config.network, "values", "expected"), config.huber_delta
     if kind == "categorical":
         atoms = jax.lax.stop_gradient(output.atoms[..., 0, :])  # the same of all actions
         after = (atoms, batch.output.logits, batch.weight)
-        return distributional.categorical_q_learning(
+        losses = distributional.categorical_q_learning(
             atoms, output.logits, *transition, *after, selector_t=batch.selector
         )
+        return losses, losses
     if kind == "quantile":
         fractions = distributional.quantile_fractions(output.shape[-1])
         delta = delta if config.huber else 0.0
-        return distributional.quantile_q_learning(
+        losses = distributional.quantile_q_learning(
             output, fractions, *transition, *end, delta=delta, selector_t=batch.selector
         )
+        return losses, losses
     if config.munchausen:
         error = q_losses.munchausen_q_learning(
             output,
@@ -72,7 +77,7 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
         )
     else:
         error = q_losses.q_learning(output, *transition, *end, selector_t=batch.selector)
-    return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
+    return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error), error
 
 
 def clipping(config: DQNConfig, batch: SampledTransitions, axis: tuple[str, ...]) -> dict[str, Mean]:

@@ -5,9 +5,9 @@ entry `size + r`. A row is drawn with a probability in proportion to its entry, 
 rows whose episode is over, and the newest one until the next rollout completes it.
 
     priorities = rows_written(empty(num_envs, num_rows), rows, is_transition)
-    env, row, probability = draw(key, priorities, batch_size, groups=1)
-    loss = mean(weights(probability, beta, axis=()) * losses)
-    priorities = updated(priorities, env, row, priority, axis=())
+    env, row, probability = draw(key, priorities, batch_size)
+    loss = mean(weights(probability, beta, axis) * losses)
+    priorities = updated(priorities, env, row, priority, axis)
 
 Everything here is zeros in the beginning. A compiled loop changes the tree in its place, since nothing but `draw` reads
 it, from which all that is written follows: a read that XLA may move behind the write makes it copy the tree (of 2^20
@@ -51,15 +51,14 @@ def rows_written(priorities: Priorities, rows: Array, is_transition: Array) -> P
     return _put(priorities, env, jnp.tile(rows, num_envs), priority.ravel())
 
 
-def draw(key: Array, priorities: Priorities, batch_size: int, groups: int = 1) -> tuple[Array, Array, Array]:
+def draw(key: Array, priorities: Priorities, batch_size: int) -> tuple[Array, Array, Array]:
     """Draw rows with replacement, each with a probability in proportion to its priority.
 
-    A row of priority 0 is drawn only if all are 0, which makes its probability 0.
+    A row of priority 0 is drawn only if all are 0, and its probability is 0 then.
 
-    Args:
-      groups: of environments, of which each draws as many rows from its own.
     Returns:
-      environments, rows, and the probabilities with which all groups together draw these rows, [B] each.
+      environments, rows, and the probabilities with which these rows are drawn, [B] each. Of G groups of environments
+      each draws as many rows from its own, each with this probability divided by G in the batch of all.
     """
     roots = _sums(priorities.roots)
     width = priorities.tree.shape[1]
@@ -68,15 +67,14 @@ def draw(key: Array, priorities: Priorities, batch_size: int, groups: int = 1) -
     uniform = jax.random.uniform(key, (sum(levels), batch_size))
     env, _ = _descend(roots, jnp.zeros(batch_size, jnp.int32), uniform[: levels[0]])
     row, priority = _descend(priorities.tree.ravel(), env * width, uniform[levels[0] :])
-    total = groups * roots[1]
-    return env, row, jnp.where(priority > 0, priority / total, 0.0)
+    return env, row, jnp.where(priority > 0, priority / roots[1], 0.0)
 
 
 def weights(probability: Array, beta: Array | float, axis: tuple[str, ...] = ()) -> Array:
     """Compute the importance weights of the rows of a batch [B]: (R p)^-β of R rows, divided by the greatest.
 
-    The number of rows drops out: this is (p_min / p)^β, with the least probability of the batch over all groups. A
-    probability of 0 has weight 0.
+    The numbers of rows and of groups drop out: this is (p_min / p)^β, with the least probability of the batch in all
+    groups. A probability of 0 has weight 0.
     """
     least = jnp.min(jnp.where(probability > 0, probability, jnp.inf))
     least = jax.lax.pmin(least, axis) if axis else least
@@ -131,8 +129,8 @@ def _descend(tree: Array, base: Array, uniform: Array) -> tuple[Array, Array]:
 
 
 def _children(tree: Array, base: Array, node: Array) -> tuple[Array, Array]:
-    child = base + 2 * node
-    return tree.at[child].get(mode="promise_in_bounds"), tree.at[child + 1].get(mode="promise_in_bounds")
+    both = tree.reshape(-1, 2).at[base // 2 + node].get(mode="promise_in_bounds")  # of one line of the cache
+    return both[:, 0], both[:, 1]
 
 
 def _sums(leaves: Array) -> Array:
