@@ -27,7 +27,6 @@ from shoal.nets.q_networks import expected_values
 from shoal.nets.targets import make_target
 from shoal.ops import statistics
 from shoal.types import (
-    CLIPPING,
     Algorithm,
     Array,
     Checks,
@@ -44,7 +43,7 @@ from shoal.types import (
     spaces,
     transitions,
 )
-from shoal.xla.chunked_gradients import mean_gradient_and_rows
+from shoal.xla.chunked_gradients import mean_gradient
 
 if TYPE_CHECKING:
     from shoal.algos.dqn_config import DQNConfig  # which makes this algorithm
@@ -175,30 +174,26 @@ def update(
         *(config.replay, spec, learner.local, shared.written, trajectory, clock), streams=streams, axis=axis
     )
     before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps.observation)
-    shared = shared._replace(
-        written=written, observation=normalisation.observe(shared.observation, before, weight, axis)
-    )
+    moments = normalisation.observe(shared.observation, before, weight, axis)
 
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
     parts, merge = optimisers.split_parameters(config.optimization, shared.network)
     target, _ = optimisers.split_parameters(config.optimization, shared.target)
     optimizer = optimisers.build_part(config.optimization, rate)
-    step = functools.partial(
-        *(gradient_step, config, axis, shared.observation, optimizer, merge, clock),
-        *(ring._replace(priorities=None), written, keys),
-    )
-    zeros, clipping = jnp.zeros(len(METRICS), jnp.float32), {}
-    if getattr(config.network, "values", "expected") == "categorical":
-        clipping = dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(())))
+    step = functools.partial(gradient_step, config, axis, moments, optimizer, merge, clock)
     state = GradientState(
-        *(parts, target, shared.optimizer, shared.since_target, ring.priorities), zeros, clipping
+        *(parts, target, shared.optimizer, shared.since_target, ring.priorities),
+        sums=jnp.zeros(len(METRICS), jnp.float32),
+        clipping=action_values.no_clipping(config),
     )
+    step = functools.partial(step, ring._replace(priorities=None), written, keys)
     state = jax.lax.fori_loop(0, count, step, state)
-
     shared = shared._replace(
         network=merge(state.parts),
         target=merge(state.target),
         optimizer=state.optimizer,
+        observation=moments,
+        written=written,
         since_target=state.since_target,
     )
     sums = dict(zip(METRICS, state.sums, strict=True))
@@ -233,43 +228,27 @@ def gradient_step(
     sample_key = jax.random.fold_in(keys.local, index)
     noise_stream = jax.random.fold_in(keys.shared, NOISE_STREAM)
     noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(noise_stream, index), 3)
-    batch_size = config.replay.batch_size // replay.num_groups(axis)
     ring = ring._replace(priorities=state.priorities)
-    window = replay.sample(sample_key, ring, written, batch_size, config.replay.n_step)
-    observation, batch = make_batch(
-        config,
-        moments,
-        with_noise(merge(state.parts), selector_key),
-        with_noise(merge(state.target), target_key),
-        ring,
-        window,
-    )
+    window, importance = replay.draw(config.replay, sample_key, ring, written, clock.progress, axis)
+    selector = with_noise(merge(state.parts), selector_key)
+    target_network = with_noise(merge(state.target), target_key)
+    observation, batch = make_batch(config, moments, selector, target_network, ring, window)
 
-    importance = replay.importance(config.replay, window, clock.progress, axis)
-
-    def loss(
-        network: PyTree, rows: tuple[PyTree, SampledTransitions]
-    ) -> tuple[Array, tuple[Array, Array], Array]:
+    def loss(network: PyTree, rows: tuple[PyTree, SampledTransitions]) -> tuple[PyTree, ...]:
         observation, batch = rows
         output = with_noise(network, noise_key).values(observation)
         losses, error = action_values.loss(config, output, batch)
-        losses = importance * losses
         values = expected_values(config.network, output)
         chosen = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
+        losses = importance * losses
         return losses, (losses, jnp.where(batch.weight > 0, chosen, 0.0)), error
 
     weight = jnp.sum(batch.weight)
-    gradient, means, error = mean_gradient_and_rows(
-        loss,
-        merge,
-        state.parts,
-        (observation, batch),
-        weight=jax.lax.psum(weight, axis) if axis else weight,
-        axis=axis,
-    )
+    weight = jax.lax.psum(weight, axis) if axis else weight
+    sizes = {"weight": weight, "num_chunks": 1, "axis": axis}
+    gradient, means, error = mean_gradient(loss, merge, state.parts, (observation, batch), **sizes)
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
     parts = optax.apply_updates(state.parts, updates)
-
     target, since = target_networks.move(
         config.targets, config.replay, state.since_target, state.target, parts
     )

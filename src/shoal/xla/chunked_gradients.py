@@ -12,8 +12,7 @@ from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
 
 PyTree = Any
-Loss = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree]]
-LossOfRows = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree, PyTree]]
+Loss = Callable[[PyTree, PyTree], tuple[PyTree, ...]]
 
 
 def mean_gradient(
@@ -25,7 +24,7 @@ def mean_gradient(
     weight: jax.Array,
     num_chunks: int,
     axis: tuple[str, ...],
-) -> tuple[PyTree, PyTree]:
+) -> tuple[PyTree, ...]:
     """Compute the gradient of the mean of a loss over the rows of all devices, and the means of its parts.
 
         jax.grad(lambda parts: psum(sum(loss(merge(parts), rows)[0])) / max(weight, 1))(parts)
@@ -40,7 +39,7 @@ def mean_gradient(
 
     Args:
       loss: `loss(network, rows)`, returns the loss of each row and a tree of further numbers of each row; 0 for rows of
-        weight 0.
+        weight 0. What it returns beyond these is returned as it is, if all rows are one chunk.
       merge: a function from parts to a network.
       parts: floating arrays.
       rows: of this device, arrays [N, ...].
@@ -48,37 +47,19 @@ def mean_gradient(
       num_chunks: a divisor of N (`num_chunks`); 1 for all rows at once.
       axis: names of the axes of devices; () for one device.
     """
-    chunks = {"weight": weight, "num_chunks": num_chunks, "axis": axis}
-    return mean_gradient_and_rows(lambda *x: (*loss(*x), ()), merge, parts, rows, **chunks)[:2]
-
-
-def mean_gradient_and_rows(
-    loss: LossOfRows,
-    merge: Callable[[PyTree], PyTree],
-    parts: PyTree,
-    rows: PyTree,
-    *,
-    weight: jax.Array,
-    num_chunks: int = 1,
-    axis: tuple[str, ...],
-) -> tuple[PyTree, PyTree, PyTree]:
-    """Compute as `mean_gradient` does, and return also what the loss returns third, of each row.
-
-    With several chunks the third is the sum of the chunks', row by row.
-    """
 
     def summed_loss(network: PyTree, rows: PyTree) -> tuple[jax.Array, PyTree]:
-        losses, further, of_rows = loss(network, rows)
-        return jnp.sum(losses), (further, of_rows)
+        losses, *further = loss(network, rows)
+        return jnp.sum(losses), further
 
     if uses_plain_form("chunked_gradient"):
-        gradient, (further, of_rows) = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(
+        gradient, (further, *others) = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(
             parts
         )
     else:
         network, pull_back = jax.vjp(merge, parts)
         grad = jax.grad(summed_loss, has_aux=True)
-        total, (further, of_rows) = (
+        total, (further, *others) = (
             grad(network, rows) if num_chunks == 1 else _sum_over_chunks(grad, network, rows, num_chunks)
         )
         gradient = pull_back(total)[0]
@@ -87,7 +68,7 @@ def mean_gradient_and_rows(
     if axis:
         sums = jax.lax.psum(sums, axis)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(weight, 1.0), sums)
-    return gradient, jax.tree.unflatten(structure, means), of_rows
+    return gradient, jax.tree.unflatten(structure, means), *others
 
 
 def _sum_over_chunks(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal.algos.learning import metric_means
 from shoal.ops import distributional, off_policy, q_losses, value_losses
-from shoal.types import Array, Mean, PyTree
+from shoal.types import CLIPPING, Array, Mean, PyTree
 
 if TYPE_CHECKING:
     from shoal.algos.dqn_config import DQNConfig
@@ -80,12 +80,18 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> tuple[
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error), error
 
 
+def no_clipping(config: DQNConfig) -> dict[str, Mean]:
+    """Return what `clipping` adds to: zeros."""
+    is_categorical = getattr(config.network, "values", "expected") == "categorical"
+    return dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(()))) if is_categorical else {}
+
+
 def clipping(config: DQNConfig, batch: SampledTransitions, axis: tuple[str, ...]) -> dict[str, Mean]:
     """Measure the mass of categorical targets beyond their atoms; empty for other kinds of values.
 
     Atoms from r / (1 - γ) of the least reward to that of the greatest hold all targets; γ is 0 where nothing follows.
     """
-    if getattr(config.network, "values", "expected") != "categorical":
+    if not no_clipping(config):
         return {}
     best = jnp.argmax(batch.selector, axis=-1)[:, None, None]
     logits = jnp.take_along_axis(batch.output.logits, best, axis=-2)[:, 0]

@@ -360,16 +360,27 @@ def n_step_return(window: Window, gamma: Array | float) -> NStepReturn:
     return NStepReturn(reward, jnp.where(weight > 0, after[-1], 0.0), steps, weight)
 
 
-def importance(config: ReplayConfig, window: Window, progress: Array, axis: tuple[str, ...]) -> Array | float:
-    """Compute the factors of the losses of a batch, [B], by which drawing by priorities changes no mean; 1 without.
+def draw(
+    config: ReplayConfig,
+    key: Array,
+    ring: StoredSteps,
+    written: Array,
+    progress: Array,
+    axis: tuple[str, ...],
+) -> tuple[Window, Array | float]:
+    """Draw a group's part of the batch of one gradient step.
 
     Args:
-      progress: of the run, from 0 to 1 (`Clock.progress`): the correction is partial before its end.
+      progress: of the run, from 0 to 1 (`Clock.progress`).
+    Returns:
+      the windows, and the factors of their losses, [B], that undo how priorities change their mean: in part before the
+      end of the run; 1 without priorities.
     """
+    window = sample(key, ring, written, config.batch_size // num_groups(axis), config.n_step)
     if window.probability is None:
-        return 1.0
+        return window, 1.0
     beta = config.prioritized_replay_beta
-    return priorities.weights(window.probability, beta + (1.0 - beta) * progress, axis)
+    return window, priorities.weights(window.probability, beta + (1.0 - beta) * progress, axis)
 
 
 def with_errors(
