@@ -1,6 +1,7 @@
 """Priorities of a replay against leaves in NumPy: what is drawn how often, with which weight, and never."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from shoal.algos.learning import priorities
+from shoal.algos.learning import priorities, replay
 from shoal.algos.learning.priorities import Priorities
+from shoal.algos.learning.replay import ReplayConfig, StoredSteps
 
 N, ROWS = 3, 11  # environments, and rows of each, which are no power of two
 SIZE = 16
@@ -222,3 +224,68 @@ def test_a_compiled_loop_changes_the_trees_in_place():
     copies = [line for line in compiled.as_text().splitlines() if " copy(" in line and str(2**20) in line]
     assert not copies
     assert compiled(made, jax.random.key(0), steps=jnp.int32(3)).tree.unsafe_buffer_pointer() == address
+
+
+class Cliffwalk(NamedTuple):
+    """The blind cliffwalk's transitions of all sequences of actions, as one long history in a ring of one environment.
+
+    Of n states each has one right action, which leads on, and at the last one to a reward of 1; the wrong one ends the
+    episode without. Every one of the 2^n sequences was tried, so that of 2^(n+1) - 2 transitions one has the reward.
+    """
+
+    ring: StoredSteps
+    written: jax.Array
+
+    @classmethod
+    def of(cls, num_states, prioritized):
+        rows = []  # (state, action, reward, discount, last)
+        for sequence in range(2**num_states):
+            for state in range(num_states):
+                is_right = bool(sequence >> state & 1)
+                is_end = not is_right or state == num_states - 1
+                rows.append((state, int(is_right), float(is_right and is_end), float(not is_end), False))
+                if is_end:
+                    break
+            rows.append((0, 0, 0.0, 0.0, True))
+        state, action, reward, discount, last = (np.array(x)[:, None] for x in zip(*rows, strict=True))
+        numbers = (np.int32(action), np.float32(reward), np.float32(discount), last)
+        steps = StoredSteps(np.int32(state), *numbers)
+        ring = replay.empty_ring(jax.tree.map(lambda x: x[0, 0], steps), 1, len(rows))
+        drawn_by = priorities.empty(1, len(rows)) if prioritized else None
+        return cls(*replay.write(ring._replace(priorities=drawn_by), jnp.int32(0), steps))
+
+    def steps_until_learned(self, num_states, seed):
+        """Count steps of tabular Q-learning on one transition each until the mean squared error is below 1e-3."""
+        config, gamma = ReplayConfig(batch_size=1, prioritized_replay=True), 1.0 - 1.0 / num_states
+        optimal = np.zeros((num_states, 2), np.float32)
+        optimal[:, 1] = gamma ** np.arange(num_states - 1, -1, -1)
+
+        def step(carry):
+            values, drawn_by, count = carry
+            ring = self.ring._replace(priorities=drawn_by)
+            key = jax.random.fold_in(jax.random.key(seed), count)
+            window, factor = replay.draw(config, key, ring, self.written, jnp.float32(0.0), ())
+            returns = replay.n_step_return(window, gamma)
+            start, end = (replay.steps_at(ring, window, k) for k in (0, returns.steps))
+            entry = start.observation, start.action
+            bootstrap = jnp.where(returns.discount > 0, values[end.observation].max(-1), 0.0)
+            error = returns.weight * (returns.reward + returns.discount * bootstrap - values[entry])
+            drawn_by = replay.with_errors(config, ring, window, error, ()).priorities
+            return values.at[entry].add(0.25 * factor * error), drawn_by, count + 1
+
+        def goes_on(carry):
+            return (jnp.mean((carry[0] - optimal) ** 2) > 1e-3) & (carry[2] < 1_000_000)
+
+        values = 0.1 * jax.random.normal(jax.random.key(1000 + seed), (num_states, 2))
+        return int(jax.lax.while_loop(goes_on, step, (values, self.ring.priorities, 0))[2])
+
+
+@pytest.mark.parametrize("num_states", [8, 10])
+def test_the_blind_cliffwalk_is_learned_in_a_fifth_of_the_steps(num_states):
+    """Schaul et al. 2016, figure 1: the one transition with a reward is among hundreds of others."""
+    steps = {}
+    for prioritized in (True, False):
+        walk = Cliffwalk.of(num_states, prioritized)
+        run = functools.partial(walk.steps_until_learned, num_states)
+        steps[prioritized] = np.median([run(seed) for seed in range(5)])
+    assert steps[True] <= steps[False] / 5
