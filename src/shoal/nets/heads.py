@@ -191,7 +191,8 @@ class DeterministicHead(nnx.Module):
         return _restrict(Deterministic(jnp.tanh(x) if self.bounded else x), action_mask)
 
 
-PolicyHead = CategoricalHead | MultiCategoricalHead | NormalHead | BetaHead | GSDEHead
+_BOUNDED = ("tanh_normal", "beta", "deterministic")  # kinds of actions in [-1, 1]
+PolicyHead = CategoricalHead | MultiCategoricalHead | NormalHead | BetaHead | GSDEHead | DeterministicHead
 
 
 def head_for(
@@ -215,7 +216,7 @@ def head_for(
     """
     fitting = _fitting_kinds(action_space)
     if kind not in fitting:
-        needs = "; tanh_normal and beta need finite bounds" if kind in ("tanh_normal", "beta") else ""
+        needs = f"; {', '.join(_BOUNDED)} need finite bounds" if kind in _BOUNDED else ""
         raise ShoalError(
             f"distribution={kind!r} does not fit the action space {action_space}: it must be one of "
             f"{', '.join(fitting)}{needs}{nearest(kind, fitting)}."
@@ -225,8 +226,8 @@ def head_for(
     if isinstance(action_space, MultiDiscrete):
         return MultiCategoricalHead(action_space.nvec)
     size = math.prod(action_space.shape)  # type: ignore[union-attr]
-    if kind == "beta":
-        return BetaHead(size)
+    if kind in ("beta", "deterministic"):
+        return BetaHead(size) if kind == "beta" else DeterministicHead(size)
     if kind == "gsde":
         return GSDEHead(size, num_features, initial_std=initial_std, minimum_std=minimum_std)
     head = TanhNormalHead if kind == "tanh_normal" else NormalHead
@@ -244,7 +245,7 @@ def _fitting_kinds(action_space: Space) -> tuple[str, ...]:
             f"there is no head for the action space {action_space!r}; "
             "it must be Discrete, MultiDiscrete or a Box of floats."
         )
-    return ("auto", "normal", "gsde", *(("tanh_normal", "beta") if action_space.bounded else ()))
+    return ("auto", "normal", "gsde", *(_BOUNDED if action_space.bounded else ()))
 
 
 def _apply_mask(distribution: _Choices, action_mask: Array | None) -> _Choices:
