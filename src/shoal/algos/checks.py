@@ -16,7 +16,7 @@ from shoal.algos.learning import advantages, critic_losses
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.nets import networks, q_networks, torso_choice
-from shoal.nets.torso_config import CoreConfig
+from shoal.nets.torso_config import CoreConfig, TorsoConfig
 from shoal.types import EnvSpec
 from shoal.types.spaces import Box, Discrete, MultiDiscrete, zeros
 
@@ -106,12 +106,12 @@ def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
 def check_integers(config: "PPOConfig | DQNConfig | PQNConfig") -> None:
     """Check that no integers are normalised that Shoal's own network reads as such."""
     network = config.network
-    if not (config.norm_obs and isinstance(network, CoreConfig)):
+    if not (config.norm_obs and isinstance(network, TorsoConfig)):
         return
     is_one_hot = "one_hot" in network.encoder_kinds
-    if is_one_hot or network.looks:
+    if is_one_hot or getattr(network, "looks", False):
         name = "encoder" if "one_hot" in torso_choice.kinds_of(network.encoder) else "critic_encoder"
-        reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={network.queries} need"
+        reason = f"{name}='one_hot' needs" if is_one_hot else f"queries={getattr(network, 'queries', 0)} need"
         raise ShoalError(
             f"norm_obs=True replaces the integers that {reason} by normalised numbers; set norm_obs=False."
         )

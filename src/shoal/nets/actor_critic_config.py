@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from flax import nnx
 
@@ -16,7 +16,7 @@ from shoal.nets import torso_choice
 from shoal.nets.headed import Head
 from shoal.nets.heads import check_std, head_for
 from shoal.nets.torso_choice import Kind, PartSettings, build_head, part
-from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, check_torso
+from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, TorsoConfig, check_torso
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
 from shoal.types import Array, EnvSpec
 from shoal.types.spaces import Space
@@ -25,7 +25,7 @@ DistributionName = Literal["auto", "categorical", "normal", "tanh_normal", "beta
 PolicyName = Literal[DistributionName, "gsde"]
 _CATEGORICAL = Needs("value_head", ("categorical",))
 _APART = Needs("shared_torso", (False,))
-_CONTINUOUS = Needs("action_space", kinds=("Box",))
+CONTINUOUS = Needs("action_space", kinds=("Box",))
 _NORMAL = Needs("distribution", ("auto", "normal", "tanh_normal"))
 _ACTOR, _CRITIC = Needs("actor_network", (None,)), Needs("critic_network", (None,))  # Shoal's own
 _OF_DEVIATION = Needs("distribution", ("auto", "normal", "tanh_normal", "gsde"))
@@ -57,22 +57,22 @@ def built(
     return default(*arguments, key=key) if part is None else nnx.data(part.build(spec, key))
 
 
-@struct.struct
-class ActorCriticConfig(CoreConfig):
-    """The settings of Shoal's own actor and critic, with memory or without."""
-
-    group: ClassVar[str] = "network"
+def _needs_of_torsos(config: TorsoConfig) -> Table:
+    """Return what the settings of torsos need where the critic may have another."""
     # The critic's encoder has the settings of the encoder. The others say what a user's own actor and critic are given.
-    needs: ClassVar[Table] = {
+    return {
         name: _needs_of_both(setting)
-        for name, setting in settings.settings_of(CoreConfig()).items()
+        for name, setting in settings.settings_of(config).items()
         if name not in ("core", "previous_action", "previous_reward")
     }
 
-    actor_network: PartSettings | None = part("actor_network", "network")
-    """Uses this actor, a class or a struct of settings with a method policy, as module:Name; None is Shoal's own."""
-    critic_network: PartSettings | None = part("critic_network", "network")
-    """Uses this critic, a class or a struct of settings with a method value, as module:Name; None is Shoal's own."""
+
+@struct.struct
+class ActorAndCriticsConfig(TorsoConfig):
+    """The settings that an actor and a critic of any kind have, a torso each: of states, or of actions."""
+
+    group: ClassVar[str] = "network"
+    needs: ClassVar[Table] = _needs_of_torsos(TorsoConfig())
 
     critic_hidden_sizes: tuple[int, ...] | None = parameter(
         None, low=1, high=LARGEST_INDEX, longest=MAX_LAYERS, needs=(_APART, _CRITIC)
@@ -82,11 +82,6 @@ class ActorCriticConfig(CoreConfig):
     """Applies this activation in the critic; None uses activation."""
     critic_layer_norm: bool | None = parameter(None, needs=(_APART, _CRITIC))
     """Normalises each hidden layer of the critic before its activation, or not; None uses layer_norm."""
-    shared_torso: bool = False
-    """Shares one torso between actor and critic in place of one each."""
-    critic_gradient_scale: float = parameter(1.0, low=0.0, static=True, needs=Needs("shared_torso", (True,)))
-    """Multiplies the gradient of the value in a torso that actor and critic share by this; 0 trains it by the policy
-    alone."""
     critic_encoder: PartSettings | None = settings.chosen(
         None,
         functools.partial(torso_choice.choose, setting="critic_encoder"),
@@ -98,6 +93,67 @@ class ActorCriticConfig(CoreConfig):
     """Scales the initial weights of the policy's last layer by this."""
     value_scale: float = parameter(1.0, above=0.0, initial=True, needs=_CRITIC)
     """Scales the initial weights of the value's last layer by this."""
+    # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
+    initial_std: float = parameter(
+        1.0, above=0.0, static=True, group="actions", needs=(CONTINUOUS, _OF_DEVIATION, *_HEAD)
+    )
+    """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
+    minimum_std: float = parameter(
+        1e-3, low=0.0, static=True, group="actions", needs=(CONTINUOUS, _OF_DEVIATION, *_HEAD)
+    )
+    """Adds this to the standard deviation of a continuous policy, so that it never falls below it."""
+
+    def __post_init__(self) -> None:
+        """Choose the parts that are given by name."""
+        super().__post_init__()
+        if torso_choice.name_of(self.critic_encoder) == torso_choice.name_of(self.encoder):
+            object.__setattr__(self, "critic_encoder", None)  # one struct of settings
+
+    @property
+    def encoder_kinds(self) -> set[str]:
+        """The names of Shoal's own torsos among those of actor and critic."""
+        return torso_choice.kinds_of(self.encoder) | torso_choice.kinds_of(self.of_critic)
+
+    @property
+    def of_critic(self) -> PartSettings:
+        """The torso of the critic."""
+        return self.encoder if self.critic_encoder is None else self.critic_encoder
+
+    @property
+    def as_critic(self) -> Self:
+        """The same settings with the critic's torso and hidden layers in the place of the actor's."""
+        values = {x: getattr(self, f"critic_{x}") for x in ("hidden_sizes", "activation", "layer_norm")}
+        own: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+        return dataclasses.replace(self, encoder=self.of_critic, **own)
+
+    def validate(self) -> None:
+        """Require that the settings fit each other.
+
+        Raises:
+          ShoalError: the first that does not.
+        """
+        super().validate()
+        check_torso(self.of_critic)
+        check_std(self.initial_std, self.minimum_std)
+
+
+@struct.struct
+class ActorCriticConfig(ActorAndCriticsConfig, CoreConfig):
+    """The settings of Shoal's own actor and critic, with memory or without."""
+
+    group: ClassVar[str] = "network"
+    needs: ClassVar[Table] = _needs_of_torsos(CoreConfig())
+
+    actor_network: PartSettings | None = part("actor_network", "network")
+    """Uses this actor, a class or a struct of settings with a method policy, as module:Name; None is Shoal's own."""
+    critic_network: PartSettings | None = part("critic_network", "network")
+    """Uses this critic, a class or a struct of settings with a method value, as module:Name; None is Shoal's own."""
+
+    shared_torso: bool = False
+    """Shares one torso between actor and critic in place of one each."""
+    critic_gradient_scale: float = parameter(1.0, low=0.0, static=True, needs=Needs("shared_torso", (True,)))
+    """Multiplies the gradient of the value in a torso that actor and critic share by this; 0 trains it by the policy
+    alone."""
     value_head: PartSettings = part("value_head", "head", "scalar", ("scalar", "categorical"), needs=_CRITIC)
     """Lets the critic predict a number (scalar), or a distribution over numbers at equal distances, whose mean is the
     value (categorical; value_loss hl_gauss or two_hot), or what a head of your own makes of its inputs, as
@@ -116,40 +172,8 @@ class ActorCriticConfig(CoreConfig):
     policy_head: PartSettings | None = part("policy_head", "head", group="actions", needs=_ACTOR)
     """Makes the policy's distribution by this head of your own, as module:Name; distribution then says in which form it
     samples actions. None is the head of distribution."""
-    state_dependent_std: bool = parameter(False, group="actions", needs=(_CONTINUOUS, _NORMAL, *_HEAD))
+    state_dependent_std: bool = parameter(False, group="actions", needs=(CONTINUOUS, _NORMAL, *_HEAD))
     """Makes the standard deviation an output of the network instead of a free parameter."""
-    # Its logarithm is rounded from a float64 once; traced, it would differ in a bit.
-    initial_std: float = parameter(
-        1.0, above=0.0, static=True, group="actions", needs=(_CONTINUOUS, _OF_DEVIATION, *_HEAD)
-    )
-    """Starts a continuous policy with this standard deviation; static, since it shapes the network."""
-    minimum_std: float = parameter(
-        1e-3, low=0.0, static=True, group="actions", needs=(_CONTINUOUS, _OF_DEVIATION, *_HEAD)
-    )
-    """Adds this to the standard deviation of a continuous policy, so that it never falls below it."""
-
-    def __post_init__(self) -> None:
-        """Choose the parts that are given by name."""
-        CoreConfig.__post_init__(self)
-        if torso_choice.name_of(self.critic_encoder) == torso_choice.name_of(self.encoder):
-            object.__setattr__(self, "critic_encoder", None)  # one struct of settings
-
-    @property
-    def encoder_kinds(self) -> set[str]:
-        """The names of Shoal's own torsos among those of actor and critic."""
-        return torso_choice.kinds_of(self.encoder) | torso_choice.kinds_of(self.of_critic)
-
-    @property
-    def of_critic(self) -> PartSettings:
-        """The torso of the critic."""
-        return self.encoder if self.critic_encoder is None else self.critic_encoder
-
-    @property
-    def as_critic(self) -> "ActorCriticConfig":
-        """The same settings with the critic's torso and hidden layers in the place of the actor's."""
-        values = {x: getattr(self, f"critic_{x}") for x in ("hidden_sizes", "activation", "layer_norm")}
-        own: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-        return dataclasses.replace(self, encoder=self.of_critic, **own)
 
     @property
     def has_own_parts(self) -> bool:
@@ -201,9 +225,7 @@ class ActorCriticConfig(CoreConfig):
         Raises:
           ShoalError: the first that does not.
         """
-        CoreConfig.validate(self)
-        check_torso(self.of_critic)
-        check_std(self.initial_std, self.minimum_std)
+        super().validate()
         self.own_head_of_value()
         own_head = next((x for x in ("policy_head", "actor_network") if getattr(self, x) is not None), None)
         if self.distribution == "gsde" and own_head:

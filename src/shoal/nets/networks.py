@@ -18,7 +18,7 @@ from shoal.nets.joint import JointNetwork
 from shoal.nets.memory.recurrent import RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import Builder, check_head, check_network, check_own_parts, check_torsos
 from shoal.nets.torso_choice import imported
-from shoal.nets.torso_config import CoreConfig
+from shoal.nets.torso_config import TorsoConfig
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
 from shoal.types import Array, EnvSpec, PyTree
@@ -150,7 +150,7 @@ def shows(network: NetworkSettings, name: str) -> bool:
 
 def widest_layer(network: NetworkSettings) -> int:
     """Return the width of the widest hidden layer, where it is known, else 1."""
-    return max(network.hidden_sizes, default=1) if isinstance(network, CoreConfig) else 1
+    return max(network.hidden_sizes, default=1) if isinstance(network, TorsoConfig) else 1
 
 
 def distribution_of(network: NetworkSettings) -> str:

@@ -28,7 +28,7 @@ from shoal.nets.outputs import Value
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
 from shoal.nets.torso_choice import PartSettings, build_head, part
 from shoal.nets.torso_config import NORMALISED, CoreConfig
-from shoal.nets.value_heads import expectation
+from shoal.nets.value_heads import CategoricalValueHead, QuantileValueHead, ScalarValueHead, expectation
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Discrete
 
@@ -45,7 +45,55 @@ _CATEGORICAL = (Needs("values", ("categorical",)), _HEAD)
 
 
 @struct.struct
-class QNetworkConfig(CoreConfig):
+class PredictionConfig:
+    """The settings of what a network predicts of the return of an action."""
+
+    group: ClassVar[str] = "network"
+
+    values: Literal["expected", "categorical", "quantile"] = "expected"
+    """Predicts of each action its expected return, the distribution of the return over fixed numbers (C51), or
+    quantiles of the return (QR-DQN)."""
+    num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
+    """Predicts distributions over this many numbers from v_min to v_max (values categorical)."""
+    # Static, as v_max: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
+    v_min: float = parameter(-100.0, static=True, needs=_CATEGORICAL)
+    """Sets the lowest return that a distribution may have (values categorical)."""
+    v_max: float = parameter(100.0, static=True, needs=_CATEGORICAL)
+    """Sets the highest return that a distribution may have (values categorical)."""
+    num_quantiles: int = parameter(
+        200, low=1, high=LARGEST_INDEX, needs=(Needs("values", ("quantile",)), _HEAD)
+    )
+    """Predicts this many quantiles of each return (values quantile)."""
+
+    def head_of_actions(self, num_actions: int, *, dueling: bool = False) -> Head:
+        """Make the head for the values of discrete actions."""
+        if self.values == "categorical":
+            return DistributionalQHead(num_actions, self.v_min, self.v_max, self.num_atoms, dueling=dueling)
+        if self.values == "quantile":
+            return QuantileQHead(num_actions, self.num_quantiles, dueling=dueling)
+        return DuelingQHead(num_actions) if dueling else QHead(num_actions)
+
+    def head_of_one_action(self) -> Head:
+        """Make the head for the value of an action that the layers before it are given."""
+        if self.values == "categorical":
+            return CategoricalValueHead(self.v_min, self.v_max, self.num_atoms)
+        return QuantileValueHead(self.num_quantiles) if self.values == "quantile" else ScalarValueHead()
+
+    def check_atoms(self) -> None:
+        """Require that the numbers of a distribution have an order.
+
+        Raises:
+          ShoalError: they do not.
+        """
+        if self.values == "categorical" and not self.v_min < self.v_max:
+            raise ShoalError(
+                f"v_min={self.v_min:g} is not below v_max={self.v_max:g}; the returns to be learned lie between them, "
+                "such as v_min=-100 and v_max=100."
+            )
+
+
+@struct.struct
+class QNetworkConfig(PredictionConfig, CoreConfig):
     """The settings of Shoal's own network of action values."""
 
     group: ClassVar[str] = "network"
@@ -60,23 +108,9 @@ class QNetworkConfig(CoreConfig):
     """Gives the network hidden layers of these widths."""
     activation: str = "relu"
     """Applies this activation, by its name, after each hidden layer."""
-    values: Literal["expected", "categorical", "quantile"] = "expected"
-    """Predicts of each action its expected return, the distribution of the return over fixed numbers (C51), or
-    quantiles of the return (QR-DQN)."""
     q_head: PartSettings | None = part("q_head", "head")
     """Makes the values of actions by this head of your own, as module:Name; values then says what it predicts. None is
     the head of values and dueling."""
-    num_atoms: int = parameter(101, low=2, high=LARGEST_INDEX, needs=_CATEGORICAL)
-    """Predicts distributions over this many numbers from v_min to v_max (values categorical)."""
-    # Static, as v_max: the numbers between them are rounded from float64 once; traced, they would differ in a bit.
-    v_min: float = parameter(-100.0, static=True, needs=_CATEGORICAL)
-    """Sets the lowest return that a distribution may have (values categorical)."""
-    v_max: float = parameter(100.0, static=True, needs=_CATEGORICAL)
-    """Sets the highest return that a distribution may have (values categorical)."""
-    num_quantiles: int = parameter(
-        200, low=1, high=LARGEST_INDEX, needs=(Needs("values", ("quantile",)), _HEAD)
-    )
-    """Predicts this many quantiles of each return (values quantile)."""
     dueling: bool = parameter(False, needs=_HEAD)
     """Predicts the value of a state and advantages of the actions, of which each action's value is made."""
     noisy: bool = False
@@ -92,16 +126,9 @@ class QNetworkConfig(CoreConfig):
 
     def head(self, space: Discrete, key: Array) -> Head:
         """Make the head for the values of a space's actions; `key` is the network's."""
-        num_actions = space.n
         if self.q_head is not None:
             return build_head(self.q_head, space, key)
-        if self.values == "categorical":
-            return DistributionalQHead(
-                num_actions, self.v_min, self.v_max, self.num_atoms, dueling=self.dueling
-            )
-        if self.values == "quantile":
-            return QuantileQHead(num_actions, self.num_quantiles, dueling=self.dueling)
-        return DuelingQHead(num_actions) if self.dueling else QHead(num_actions)
+        return self.head_of_actions(space.n, dueling=self.dueling)
 
     def validate(self) -> None:
         """Require that the settings fit each other.
@@ -110,11 +137,7 @@ class QNetworkConfig(CoreConfig):
           ShoalError: the first that does not.
         """
         CoreConfig.validate(self)
-        if self.values == "categorical" and not self.v_min < self.v_max:
-            raise ShoalError(
-                f"v_min={self.v_min:g} is not below v_max={self.v_max:g}; the returns to be learned lie between them, "
-                "such as v_min=-100 and v_max=100."
-            )
+        self.check_atoms()
 
 
 def _layers(
@@ -189,7 +212,7 @@ def step(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree
 
 
 def expected_values(network: NetworkSettings, output: Value) -> Array:
-    """Return the expected returns of the actions, [..., n], of a network's output."""
+    """Return the expected returns of the actions, [..., n] (or [...]), of the output of a network or of its critic."""
     # Quantiles are an array, whose last axis is no action: their mean is the value.
     if getattr(network, "values", "expected") == "quantile":
         return jnp.mean(expectation(output), axis=-1)

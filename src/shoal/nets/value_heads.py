@@ -37,6 +37,22 @@ class ScalarValueHead(nnx.Module):
         return x[..., 0]
 
 
+class QuantileValueHead(nnx.Module):
+    """Quantiles of a value, which are the inputs, at the fractions of `ops.distributional.quantile_fractions`.
+
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", section 4; for values
+    of continuous actions, Kuznetsov et al. 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous
+    Distributional Quantile Critics".
+    """
+
+    def __init__(self, num_quantiles: int = 200):
+        self.num_inputs = num_quantiles
+
+    def __call__(self, x: Array) -> Array:
+        """Return the input, [..., num_quantiles]; its mean is the value."""
+        return x
+
+
 class DiscreteValuedHead(nnx.Module):
     """Categorical distributions over the same atoms, one for each predicted number; the inputs are the logits.
 
