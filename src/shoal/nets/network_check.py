@@ -25,13 +25,17 @@ from shoal.types.spaces import Box, Space
 
 @reports_user_code
 def check_network(
-    network_class: Callable[..., PyTree], spec: EnvSpec, *, of_action_values: bool = False
+    network_class: Callable[..., PyTree],
+    spec: EnvSpec,
+    *,
+    of_action_values: bool = False,
+    of_action_critics: bool = False,
 ) -> None:
     """Check that a class can be a network of an algorithm, made as `network_class(spec, key=key)`.
 
     Without memory it is a `shoal.nets.actor_critic.Network`, with one what `shoal.nets.memory.sequences` says; or it is
-    one of action values (`shoal.nets.q_networks`). It is built once, and the rest is traced; a network with memory is
-    run over a few random steps too.
+    one of action values (`shoal.nets.q_networks`), or of an actor and critics of actions (`shoal.nets.action_critics`).
+    It is built once, and the rest is traced; a network with memory is run over a few random steps too.
 
     Raises:
       ShoalError: it cannot be built so, lacks a method, is not a pytree of float arrays, has another structure at each
@@ -51,12 +55,16 @@ def check_network(
         )
     if not modules:
         methods = ("values",) if of_action_values else ("policy", "value")
-        needs = f"it needs {' and '.join(methods)}, or a memory (initial and apply)"
-        output_check.require_methods(name, {repr(x): getattr(network, x, None) for x in methods}, needs)
+        methods = ("actor.policy", "critic.values") if of_action_critics else methods
+        needs = f"it needs {' and '.join(methods)}{'' if of_action_critics else ', or a memory (initial and apply)'}"
+        output_check.require_methods(name, {repr(x): _attribute(network, x) for x in methods}, needs)
     _check_tree(network_class, spec, name, network)
     declared = getattr(network_class, "values", "")  # of a class, it is the method
-    kind = (declared if isinstance(declared, str) and declared else "expected") if of_action_values else ""
-    if modules:
+    kind = declared if isinstance(declared, str) and declared else "expected"
+    kind = kind if of_action_values or of_action_critics else ""
+    if of_action_critics:
+        _check_action_critics(network, spec, kind)
+    elif modules:
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
         check_sequences(network, spec, name, kind, **shows)
     else:
@@ -209,6 +217,26 @@ def _check_outputs(network: PyTree, spec: EnvSpec, methods: tuple[str, ...], kin
             output_check.check_policy(network.policy, network.policy(observation, None), lead, spec)
 
     jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, lead))
+
+
+def _check_action_critics(network: PyTree, spec: EnvSpec, kind: str) -> None:
+    """Check the outputs of an actor, and those of critics of its actions or of all, as `_check_outputs`."""
+    _check_outputs(network.actor, spec.of_actor, ("policy",))
+    lead = output_check.leading_axes(spec)
+    is_box = isinstance(spec.action_space, Box)
+    action = (jnp.zeros((*lead, math.prod(spec.action_space.shape))),) if is_box else ()
+
+    def run(network: PyTree, observation: PyTree) -> None:
+        method = network.critic.values
+        values = method(observation, *action)
+        output_check.check_action_values(method, values, lead, spec, kind, of_critics=True)
+
+    jax.eval_shape(run, network, output_check.zero_batch(spec.of_critic.observation_space, lead))
+
+
+def _attribute(network: PyTree, path: str) -> object:
+    """Return an attribute, such as `actor.policy`; None if it is not there."""
+    return functools.reduce(lambda part, name: getattr(part, name, None), path.split("."), network)
 
 
 def _width(part: PyTree, name: str, attribute: str, meaning: str) -> int:

@@ -12,7 +12,7 @@ from shoal.nets.outputs import ActionDistribution, Value
 from shoal.nets.value_heads import expectation
 from shoal.types import EnvSpec, PyTree
 from shoal.types.contract import described, refuse, require_array
-from shoal.types.spaces import Box, Space, zeros
+from shoal.types.spaces import Box, Discrete, Space, zeros
 
 LEAD = (3, 2)  # the leading axes of what a network or a part of one is traced with
 
@@ -59,12 +59,26 @@ def check_value(method: Callable, output: Value, lead: tuple[int, ...]) -> None:
 
 
 def check_action_values(
-    method: Callable, output: Value, lead: tuple[int, ...], spec: EnvSpec, kind: str
+    method: Callable,
+    output: Value,
+    lead: tuple[int, ...],
+    spec: EnvSpec,
+    kind: str,
+    *,
+    of_critics: bool = False,
 ) -> None:
-    """Require a number of each action; `kind` is what the settings of the network declare in `values`."""
+    """Require a number of each action, or of the one that was given, in a Box.
+
+    Args:
+      kind: what the settings of the network declare in `values`.
+      of_critics: whether there is an axis of critics, of any length, before the leading ones.
+    """
     values: Any = output if kind == "expected" else expectation(output)
+    all_actions = (spec.action_space.n,) if isinstance(spec.action_space, Discrete) else ()
+    shape = (*lead, *all_actions)
+    axes, size = of_critics + len(shape) + (kind == "quantile"), getattr(values, "shape", ())
     if kind == "quantile":
-        if len(getattr(values, "shape", ())) != len(lead) + 2:
+        if len(size) != axes:
             refuse(
                 method, f"{described(output)} as values", "quantiles of each action, since values='quantile'"
             )
@@ -72,5 +86,7 @@ def check_action_values(
     if kind == "categorical" and not (hasattr(output, "atoms") and hasattr(output, "logits")):
         right = "distributions over atoms, as shoal.ops.distributions.DiscreteValued"
         refuse(method, f"{described(output)} as values", f"{right}, since values='categorical'")
-    shape = (*lead, spec.action_space.n)  # type: ignore[union-attr]
-    require_array(method, values, shape, what="values", why="one for each action")
+    if of_critics:
+        shape = (size[0] if len(size) == axes else 1, *shape)
+    each = " and ".join(["critic"] * of_critics + ["action"] * bool(all_actions or not of_critics))
+    require_array(method, values, shape, what="values", why=f"one for each {each}")
