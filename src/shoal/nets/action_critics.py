@@ -71,7 +71,8 @@ class ActionCriticsConfig(PredictionConfig, ActorAndCriticsConfig):
         squashed = "tanh_normal" if isinstance(space, Box) else "auto"
         kind = squashed if self.distribution == "auto" else self.distribution
         own = {name: getattr(self, name) for name in names}
-        return ActorCriticConfig(**own, distribution=kind, state_dependent_std=True)
+        # An actor-critic's own setting has no deterministic policy, which cannot be trained as one.
+        return ActorCriticConfig(**own, distribution=kind, state_dependent_std=True)  # type: ignore[arg-type]
 
     def validate(self) -> None:
         """Require that the settings fit each other.
@@ -96,7 +97,7 @@ class ActionCritic(nnx.Module):
                 width, size, sizes, head=head, scale=scale, key=layers_key, **style
             )
         else:
-            head = config.head_of_actions(space.n)
+            head = config.head_of_actions(space.n)  # type: ignore[union-attr]
             self.layers = Headed(head, width, sizes, scale=scale, key=layers_key, **style)
 
     def __call__(self, observation: PyTree, *action: Array) -> Value:

@@ -223,8 +223,8 @@ def _check_action_critics(network: PyTree, spec: EnvSpec, kind: str) -> None:
     """Check the outputs of an actor, and those of critics of its actions or of all, as `_check_outputs`."""
     _check_outputs(network.actor, spec.of_actor, ("policy",))
     lead = output_check.leading_axes(spec)
-    is_box = isinstance(spec.action_space, Box)
-    action = (jnp.zeros((*lead, math.prod(spec.action_space.shape))),) if is_box else ()
+    space = spec.action_space
+    action = (jnp.zeros((*lead, math.prod(space.shape))),) if isinstance(space, Box) else ()
 
     def run(network: PyTree, observation: PyTree) -> None:
         method = network.critic.values

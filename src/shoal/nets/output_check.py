@@ -76,7 +76,8 @@ def check_action_values(
     values: Any = output if kind == "expected" else expectation(output)
     all_actions = (spec.action_space.n,) if isinstance(spec.action_space, Discrete) else ()
     shape = (*lead, *all_actions)
-    axes, size = of_critics + len(shape) + (kind == "quantile"), getattr(values, "shape", ())
+    axes = of_critics + len(shape) + (kind == "quantile")
+    size: tuple[int, ...] = getattr(values, "shape", ())
     if kind == "quantile":
         if len(size) != axes:
             refuse(
