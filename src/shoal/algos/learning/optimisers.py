@@ -265,9 +265,7 @@ def _optimizer(
     return optimizer_named(name, texts, learning_rate * rate, numbers)
 
 
-def build(
-    config: JointOptimizerConfig, parts: Parts, rate: Array | float
-) -> optax.GradientTransformation:
+def build(config: JointOptimizerConfig, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
     """Make the optimiser of a network's parts, with its learning rates multiplied by `rate`.
 
     It is made again inside each update from the traced learning rate, so that a schedule is data. Its state does not
