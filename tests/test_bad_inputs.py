@@ -217,7 +217,7 @@ WORDS = {
     ),
     "--clip-coef 0.1 --surrogate penalty": "clip_coef=0.1 has no effect with surr",
     "gravity=1 gravity=2": "the parameter gravity is given twice",
-    "--correlated-noise": "correlated_noise=True needs a normal",
+    "--correlated-noise": "correlated_noise=True has no effect with action_space=Discrete(n=2)",
     "--from nowhere": "there is no run directory 'nowhere'",
     f"--from {LONG}": "File name too long",
     f"--run-dir {LONG}": "File name too long",
