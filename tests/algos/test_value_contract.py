@@ -353,8 +353,11 @@ def test_gradients_are_clipped_by_their_global_norm(name):
     np.testing.assert_allclose(clipped, whole * 0.01 / np.linalg.norm(whole), atol=1e-6)
 
 
-@pytest.mark.parametrize("name, settings", [("dqn", {"n_step": 2}), ("c51", {}), ("pqn", {})])
-@pytest.mark.quick("dqn-settings0", "pqn-settings2")
+@pytest.mark.parametrize(
+    "name, settings",
+    [("dqn", {"n_step": 2}), ("c51", {}), ("pqn", {}), ("dqn", {"prioritized_replay": True, "n_step": 2})],
+)
+@pytest.mark.quick("dqn-settings0", "pqn-settings2", "dqn-settings3")
 def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name, settings):
     """The same parameters as of one agent in twice the environments, with NaN in all entries of absent agents."""
     sizes = {"buffer_size": 64, "train_frequency": 4} if name != "pqn" else {}
@@ -387,7 +390,9 @@ def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name
     assert differ(learner.shared.network, new.shared.network)
 
 
-@pytest.mark.parametrize("case", ["double", "noisy", "c51", "qr_dqn", "pqn", "pqn with a core"])
+@pytest.mark.parametrize(
+    "case", ["double", "noisy", "prioritized", "c51", "qr_dqn", "pqn", "pqn with a core"]
+)
 @pytest.mark.slow
 def test_what_groups_of_environments_share_is_reduced(case):
     name, settings = CASES[case]
