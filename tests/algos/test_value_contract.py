@@ -258,6 +258,18 @@ def test_noise_of_a_network_enters_the_loss_and_not_the_kept_policy(case):
     assert differ(first, second) == config.network.noisy
 
 
+@pytest.mark.parametrize("case", [case for case, (name, _) in CASES.items() if name != "pqn"])
+@pytest.mark.quick("prioritized")
+def test_without_its_replay_a_learner_has_empty_rings_and_no_priorities(case):
+    _, algorithm, first, _ = made(case)
+    learner, _ = updated(case, history(unread=0.5))
+    assert differ(learner.local, first.local)
+    emptied = algorithm.without_replay(learner)
+    assert_equal(emptied.local, first.local)
+    assert emptied.shared.written == 0
+    assert_equal(emptied.shared.network, learner.shared.network)
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
 def test_the_probability_of_random_actions_decreases_over_a_fraction_of_the_run(fraction):
     config = ExplorationConfig(start_e=0.9, end_e=0.1, exploration_fraction=fraction)
