@@ -156,8 +156,8 @@ WORDS = {
     "--gamma=": "--gamma",
     "--seeds 2 --seeds 3": "--seeds",
     "--norm-obs --no-norm-obs": "norm-obs",
-    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, c51, dqn, mappo, ppo, pqn, qr_dqn, reinforce; did "
-    "you mean 'ppo'?",
+    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, c51, dqn, mappo, ppo, pqn, qr_dqn, rainbow, "
+    "reinforce; did you mean 'ppo'?",
     "--algorithm dqn --buffer-size 50": "fewer than the num_steps=10 of a rollout; it must be at least 80",
     "--algorithm dqn --buffer-size 80 --n-step 20": "fewer than n_step=20; choose buffer_size=160, or n_step=10",
     "--algorithm dqn --batch-size 20000": "batch_size=20000 is greater than buffer_size=10000",
@@ -170,6 +170,10 @@ WORDS = {
     "--algorithm dqn --multistep retrace": "n_step=1 has none; choose n_step=5",
     "--algorithm c51 --munchausen": "is defined for values='expected', and values='categorical'",
     "--algorithm c51 --values expected": "does not predict what c51 learns",
+    "--algorithm rainbow --values expected": "does not predict what rainbow learns, values='categorical'",
+    "--algorithm dqn --prioritized-replay-alpha 0.7": "prioritized_replay_alpha=0.7 has no effect with "
+    "prioritized_replay=False; it needs prioritized_replay=True.",
+    "--algorithm rainbow --prioritized-replay-beta 1.5": "prioritized_replay_beta=1.5 is out of bounds",
     "--algorithm c51 --v-min 3 --v-max 1": "v_min=3 is not below v_max=1",
     "--algorithm pqn --values quantile": "predicts more than pqn's targets",
     "--algorithm dqn --num-minibatches 4": "`shoal train --algorithm dqn --help` lists them",

@@ -258,6 +258,18 @@ def test_noise_of_a_network_enters_the_loss_and_not_the_kept_policy(case):
     assert differ(first, second) == config.network.noisy
 
 
+@pytest.mark.parametrize("case", [case for case, (name, _) in CASES.items() if name != "pqn"])
+@pytest.mark.quick("prioritized")
+def test_without_its_replay_a_learner_has_empty_rings_and_no_priorities(case):
+    _, algorithm, first, _ = made(case)
+    learner, _ = updated(case, history(unread=0.5))
+    assert differ(learner.local, first.local)
+    emptied = algorithm.without_replay(learner)
+    assert_equal(emptied.local, first.local)
+    assert emptied.shared.written == 0
+    assert_equal(emptied.shared.network, learner.shared.network)
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
 def test_the_probability_of_random_actions_decreases_over_a_fraction_of_the_run(fraction):
     config = ExplorationConfig(start_e=0.9, end_e=0.1, exploration_fraction=fraction)
@@ -353,8 +365,11 @@ def test_gradients_are_clipped_by_their_global_norm(name):
     np.testing.assert_allclose(clipped, whole * 0.01 / np.linalg.norm(whole), atol=1e-6)
 
 
-@pytest.mark.parametrize("name, settings", [("dqn", {"n_step": 2}), ("c51", {}), ("pqn", {})])
-@pytest.mark.quick("dqn-settings0", "pqn-settings2")
+@pytest.mark.parametrize(
+    "name, settings",
+    [("dqn", {"n_step": 2}), ("c51", {}), ("pqn", {}), ("dqn", {"prioritized_replay": True, "n_step": 2})],
+)
+@pytest.mark.quick("dqn-settings0", "pqn-settings2", "dqn-settings3")
 def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name, settings):
     """The same parameters as of one agent in twice the environments, with NaN in all entries of absent agents."""
     sizes = {"buffer_size": 64, "train_frequency": 4} if name != "pqn" else {}
@@ -387,7 +402,9 @@ def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name
     assert differ(learner.shared.network, new.shared.network)
 
 
-@pytest.mark.parametrize("case", ["double", "noisy", "c51", "qr_dqn", "pqn", "pqn with a core"])
+@pytest.mark.parametrize(
+    "case", ["double", "noisy", "prioritized", "c51", "qr_dqn", "pqn", "pqn with a core"]
+)
 @pytest.mark.slow
 def test_what_groups_of_environments_share_is_reduced(case):
     name, settings = CASES[case]
