@@ -1,4 +1,5 @@
-"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, QR-DQN and PQN."""
+"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, QR-DQN and PQN; and, as
+far as these are not of its exploration, SAC, TD3 and DDPG."""
 
 import functools
 
@@ -7,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_worlds import SMALL, Halves, assert_equal, values
-from value_rollouts import NUM_ACTIONS, SPEC, clock_at, config_of, history_of, rollout_of
+from value_rollouts import (
+    BOX,
+    NUM_ACTIONS,
+    SPEC,
+    clock_at,
+    config_of,
+    history_of,
+    rollout_for,
+    rollout_of,
+)
 
 from shoal.algos.acting import exploration
 from shoal.algos.acting.exploration import ExplorationConfig, epsilon
@@ -39,16 +49,40 @@ CASES = {
     "pqn, noisy and dueling": ("pqn", {"noisy": True, "dueling": True}),
     "pqn with a core": ("pqn", {"core": "gru", "core_size": 4, "chunk_length": 3, "burn_in": 2}),
 }
+BOTH, RETRACE = {"learning_rate": 0.01, "critic_learning_rate": 0.01}, {"multistep": "retrace", **STEPS}
+ATOMS = {"values": "categorical", "num_atoms": 7, "v_min": -3.0, "v_max": 3.0}
+QUANTILES = {"values": "quantile", "num_quantiles": 5}
+ACTOR_CRITICS = {
+    "sac": ("sac", BOX, {"norm_obs": True}),
+    "sac of a Discrete": ("sac", SPEC, STEPS),
+    "sac at a fixed temperature": ("sac", BOX, {"autotune": False, "alpha": 0.1, "correlated_noise": True}),
+    "sac by two of four": ("sac", BOX, {"num_critics": 4, "target_critics": 2, "critic_layer_norm": True}),
+    "sac with retrace": ("sac", BOX, RETRACE),
+    "sac with retrace of a Discrete": ("sac", SPEC, RETRACE),
+    "sac, uncorrected": ("sac", BOX, {"multistep": "uncorrected", **STEPS, "q_lambda": 0.7}),
+    "sac of atoms": ("sac", BOX, ATOMS),
+    "sac of quantiles": ("sac", BOX, QUANTILES | {"drop_quantiles": 2}),
+    "sac of quantiles of a Discrete": ("sac", SPEC, QUANTILES | {"target_critics": 1}),
+    "td3": ("td3", BOX, {}),
+    "td3 of atoms": ("td3", BOX, ATOMS | STEPS),
+    "td3 of quantiles": ("td3", BOX, QUANTILES | {"num_critics": 3, "norm_obs": True}),
+    "ddpg": ("ddpg", BOX, {"correlated_noise": True}),
+}
 QUICK = ("noisy", "retrace", "c51", "pqn with a core")
+QUICK_ACTORS = ("sac", "sac with retrace of a Discrete", "td3 of atoms")
 each = pytest.mark.parametrize("case", CASES)
 
 
 @functools.cache
 def made(case):
     """The config of a case, its algorithm, a new learner and its compiled update."""
-    name, settings = CASES[case]
-    config = config_of(name, **{"learning_rate": 0.01} | settings)
-    algorithm = config.algorithm(SPEC)
+    if case in ACTOR_CRITICS:
+        name, spec, settings = ACTOR_CRITICS[case]
+        config = config_of(name, **BOTH | settings)
+    else:
+        (name, settings), spec = CASES[case], SPEC
+        config = config_of(name, **{"learning_rate": 0.01} | settings)
+    algorithm = config.algorithm(spec)
     return config, algorithm, algorithm.init(jax.random.key(1), NUM_ENVS), jax.jit(algorithm.update)
 
 
@@ -57,9 +91,8 @@ def updated(case, history, learner=None, keys=None, rollouts=2):
     config, algorithm, first, update = made(case)
     learner = first if learner is None else learner
     for u in range(rollouts):
-        extras = getattr(config, "multistep", "") == "retrace"
-        memory = algorithm.memory((NUM_ENVS,))
-        trajectory = rollout_of(history, u * NUM_STEPS, NUM_STEPS, memory, extras=extras)
+        spec, memory = ACTOR_CRITICS.get(case, (None, SPEC))[1], algorithm.memory((NUM_ENVS,))
+        trajectory = rollout_for(config, spec, history, u * NUM_STEPS, NUM_STEPS, memory)
         own_keys = keys or Keys(jax.random.key(u), jax.random.key(100 + u))
         learner, metrics, _ = update(learner, trajectory, own_keys, clock_at(u, 8))
     return learner, metrics
@@ -74,22 +107,24 @@ def differ(first, second):
     return any((first[name] != second[name]).any() for name in first)
 
 
-@each
-@pytest.mark.quick(*QUICK)
+@pytest.mark.parametrize("case", [*CASES, *ACTOR_CRITICS])
+@pytest.mark.quick(*QUICK, *QUICK_ACTORS)
 def test_an_update_is_pure_and_what_may_not_be_read_changes_nothing(case):
     """The same numbers twice, from inputs that stay; and with others, or NaN, in every entry without a meaning."""
     before = values(made(case)[2])
     learner, metrics = updated(case, history(unread=7.5))
     assert_equal((learner, metrics), updated(case, history(unread=7.5)))
     assert_equal(before, values(made(case)[2]))
-    with_nan, nan_metrics = updated(case, history())
+    unread = history()
+    terminated = (unread.last & (unread.discount == 0))[..., None]
+    with_nan, nan_metrics = updated(case, unread._replace(mask=unread.mask | terminated))
     assert_equal((learner.shared, metrics), (with_nan.shared, nan_metrics))
     assert differ(learner.shared.network, made(case)[2].shared.network)
     assert all(np.isfinite(x).all() for x in values(learner.shared).values())
 
 
-@each
-@pytest.mark.quick(*QUICK)
+@pytest.mark.parametrize("case", [*CASES, *ACTOR_CRITICS])
+@pytest.mark.quick(*QUICK, *QUICK_ACTORS)
 def test_a_truncated_episode_is_bootstrapped_from_its_final_observation(case):
     """And a terminated one is not: the same episodes with the other end, or another end to see, teach other values."""
     cut = history(unread=0.5)

@@ -498,8 +498,8 @@ def make_batch(
 ) -> Batch:
     """Return the observations and actions at the windows' starts, and what follows them; no gradient passes through.
 
-    Where there is no transition observations are zeros, since anything may be there, and 0 times NaN is NaN in a
-    gradient.
+    Where there is no transition observations and actions are zeros, since anything may be there, and 0 times NaN is NaN
+    in a gradient.
     """
     config, networks = s.config, loop.merge(state.parts)
     target = loop.merge_target(state.target)
@@ -508,7 +508,8 @@ def make_batch(
     window = window._replace(reward=config.reward_scale * window.reward)
     start = replay.steps_at(loop.ring, window, 0)
     weight = window.weight[0]
-    observation = struct.where(weight > 0, start.observation, jax.tree.map(jnp.zeros_like, start.observation))
+    shown = start.observation, start.action
+    observation, action = struct.where(weight > 0, shown, jax.tree.map(jnp.zeros_like, shown))
     observation = normalisation.normalise(config, loop.moments, observation)
     follow = functools.partial(following, s, loop.moments, target, temperature(s, state.log_alpha))
     if config.corrects:
@@ -520,8 +521,9 @@ def make_batch(
         returns = replay.n_step_return(window, config.gamma)
         end = replay.steps_at(loop.ring, window, returns.steps)
         predicted, bonus = follow(end, key, members_key)
+        bonus = jnp.where(returns.discount > 0, bonus, 0.0)  # NaN where an episode ended, perhaps
         result = Target(returns.reward, returns.discount, bonus, predicted, returns.weight)
-    return Batch(observation, start.action_mask, start.action, jax.lax.stop_gradient(result))  # type: ignore[arg-type]
+    return Batch(observation, start.action_mask, action, jax.lax.stop_gradient(result))  # type: ignore[arg-type]
 
 
 def following(
