@@ -380,9 +380,19 @@ def test_gradients_are_clipped_by_their_global_norm(name):
     np.testing.assert_allclose(clipped, whole * 0.01 / np.linalg.norm(whole), atol=1e-6)
 
 
-@pytest.mark.parametrize("name, settings", [("dqn", {"n_step": 2}), ("c51", {}), ("pqn", {})])
-@pytest.mark.quick("dqn-settings0", "pqn-settings2")
-def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name, settings):
+AGENTS = [
+    ("dqn", SPEC, {"n_step": 2}),
+    ("c51", SPEC, {}),
+    ("pqn", SPEC, {}),
+    ("sac", BOX, RETRACE),
+    ("sac", SPEC, {}),
+    ("td3", BOX, {"n_step": 2}),
+]
+
+
+@pytest.mark.parametrize("name, spec, settings", AGENTS)
+@pytest.mark.quick("dqn-spec0-settings0", "pqn-spec2-settings2", "sac-spec3-settings3")
+def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name, spec, settings):
     """The same parameters as of one agent in twice the environments, with NaN in all entries of absent agents."""
     sizes = {"buffer_size": 64, "train_frequency": 4} if name != "pqn" else {}
     alone = (
@@ -392,21 +402,21 @@ def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name
     h = history_of(2, NUM_STEPS, NUM_ENVS)
     h = h._replace(discount=np.where(h.last & (h.discount == 1), 0.0, h.discount))
     h = h._replace(observation=np.where(h.last[..., None], np.nan, h.observation))
-    one, keys = config_of(name, **settings | alone).algorithm(SPEC), Keys.of_one_group(jax.random.key(0))
-    trajectory = rollout_of(h, 0, NUM_STEPS, one.memory((NUM_ENVS,)), extras=False)
+    one, keys = config_of(name, **settings | alone).algorithm(spec), Keys.of_one_group(jax.random.key(0))
+    trajectory = rollout_for(config, spec, h, 0, NUM_STEPS, one.memory((NUM_ENVS,)))
     expected, _, _ = jax.jit(one.update)(
         one.init(jax.random.key(1), NUM_ENVS), trajectory, keys, Clock.zero()
     )
-    several = config.algorithm(SPEC._replace(num_agents=2))
+    several = config.algorithm(spec._replace(num_agents=2))
     timesteps = trajectory.timesteps
     fields = ("observation", "reward", "discount", "action_mask")
     of_agents = agent_axis.unfold({name: getattr(timesteps, name) for name in fields}, 2, 1)
     alive = agent_axis.unfold(~timesteps.last, 2, 1)
     nobody = jnp.zeros(alive.shape[:2], bool)
     timesteps = timesteps._replace(**of_agents, alive=alive, last=nobody, first=nobody)
-    actions = agent_axis.unfold(trajectory.actions, 2, 1)
+    actions, extras = agent_axis.unfold((trajectory.actions, trajectory.extras), 2, 1)
     trajectory = trajectory._replace(
-        timesteps=timesteps, actions=actions, extras=((),), memory=several.memory((2,))
+        timesteps=timesteps, actions=actions, extras=(extras,), memory=several.memory((2,))
     )
     learner = several.init(jax.random.key(1), NUM_ENVS // 2)
     new, _, _ = jax.jit(several.update)(learner, trajectory, keys, Clock.zero())
@@ -414,14 +424,26 @@ def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name
     assert differ(learner.shared.network, new.shared.network)
 
 
-@pytest.mark.parametrize("case", ["double", "noisy", "c51", "qr_dqn", "pqn", "pqn with a core"])
+OF_GROUPS = ("sac of a Discrete", "sac with retrace of a Discrete", "sac of quantiles of a Discrete")
+
+
+@pytest.mark.parametrize("case", ["double", "noisy", "c51", "qr_dqn", "pqn", "pqn with a core", *OF_GROUPS])
 @pytest.mark.slow
 def test_what_groups_of_environments_share_is_reduced(case):
-    name, settings = CASES[case]
+    name, *_, settings = (CASES | ACTOR_CRITICS)[case]
     config = config_of(name, **settings | {"learning_rate": 0.01})
     if name == "pqn" and "core" in settings:
         config = with_settings(config, chunk_length=4, num_minibatches=2)
     check_reduced(Halves(bonus=1.0), config, ProgramSettings(**SMALL | {"groups": 2}))
+
+
+@pytest.mark.parametrize("case", ["sac at a fixed temperature", "sac by two of four", "td3 of atoms", "ddpg"])
+@pytest.mark.slow
+def test_what_groups_share_is_reduced_where_actions_are_numbers(case):
+    name, _, settings = ACTOR_CRITICS[case]
+    check_reduced(
+        Target(), config_of(name, **settings | {"norm_obs": True}), ProgramSettings(**SMALL | {"groups": 2})
+    )
 
 
 @pytest.mark.full
