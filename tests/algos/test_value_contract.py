@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quadratic import Quadratic
 from tiny_worlds import SMALL, Halves, assert_equal, values
 from value_rollouts import (
     BOX,
@@ -442,7 +443,9 @@ def test_what_groups_of_environments_share_is_reduced(case):
 def test_what_groups_share_is_reduced_where_actions_are_numbers(case):
     name, _, settings = ACTOR_CRITICS[case]
     check_reduced(
-        Target(), config_of(name, **settings | {"norm_obs": True}), ProgramSettings(**SMALL | {"groups": 2})
+        Quadratic(),
+        config_of(name, **settings | {"norm_obs": True}),
+        ProgramSettings(**SMALL | {"groups": 2}),
     )
 
 

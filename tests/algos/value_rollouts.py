@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.algos import catalogue
-from shoal.algos.replayed_actor_critic import Extras
 from shoal.algos.replayed_config import ReplayedConfig
+from shoal.algos.replayed_steps import Kept
 from shoal.config.settings import with_settings
 from shoal.types import Clock, EnvSpec, TimeStep, Trajectory
 from shoal.types.spaces import Box, Discrete
@@ -81,8 +81,7 @@ def rollout_for(config, spec, history, begin, length, memory=()):
         action = jnp.asarray(history.number[steps], jnp.float32)
         actions = jnp.full_like(action, NAN)
     raw = jnp.arctanh(action) if action.ndim == 3 else action
-    extras = Extras(action, raw, trajectory.extras) if config.corrects else Extras(action)
-    return trajectory._replace(actions=actions, extras=extras)
+    return trajectory._replace(actions=actions, extras=(action, Kept(raw, trajectory.extras)))
 
 
 def config_of(name, **settings):

@@ -96,12 +96,8 @@ def init(
         since_target=jnp.zeros((), jnp.int32),
     )
     extras = jnp.zeros(()) if _keeps_log_prob(config) else ()
-    ring = replay.new_ring(
-        *(config.replay, spec.of_actor, spaces.zeros(spec.action_space), extras),
-        num_envs=num_envs,
-        streams=streams,
-        axis=axis,
-    )
+    action = spaces.zeros(spec.action_space)
+    ring = replay.new_ring(config.replay, spec.of_actor, action, extras, num_envs, streams, axis)
     return Learner(shared, ring)
 
 
@@ -170,7 +166,7 @@ def update(
     shared, weight = learner.shared, transitions(trajectory).weight
     trajectory = trajectory._replace(timesteps=for_actor(trajectory.timesteps, spec))
     ring, written, count = replay.collect(
-        *(config.replay, spec, learner.local, shared.written, trajectory, clock), streams=streams, axis=axis
+        config.replay, spec, learner.local, shared.written, trajectory, clock, streams, axis
     )
     before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps.observation)
     shared = shared._replace(

@@ -136,7 +136,6 @@ def new_ring(
     spec: EnvSpec,
     action: Array,
     extras: PyTree,
-    *,
     num_envs: int,
     streams: int,
     axis: tuple[str, ...],
@@ -163,7 +162,6 @@ def collect(
     written: Array,
     trajectory: Trajectory,
     clock: Clock,
-    *,
     streams: int,
     axis: tuple[str, ...],
 ) -> tuple[StoredSteps, Array, Array]:
