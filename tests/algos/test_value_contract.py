@@ -1,5 +1,5 @@
-"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, QR-DQN and PQN; and, as
-far as these are not of its exploration, SAC, TD3 and DDPG."""
+"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, Rainbow, QR-DQN, PQN; and
+SAC, TD3 and DDPG, but for how they act."""
 
 import functools
 
@@ -42,8 +42,10 @@ CASES = {
     "tree backup": ("dqn", {"multistep": "tree_backup", **STEPS, "double": True}),
     "watkins": ("dqn", {"multistep": "q_lambda_watkins", **STEPS}),
     "uncorrected": ("dqn", {"multistep": "uncorrected", **STEPS, "noisy": True}),
+    "prioritized": ("dqn", {"prioritized_replay": True, "huber": True, **STEPS}),
     "c51": ("c51", STEPS),
     "c51, noisy and dueling": ("c51", {"noisy": True, "dueling": True, "double": True}),
+    "rainbow": ("rainbow", {"noisy": True}),
     "qr_dqn": ("qr_dqn", {"double": True, **STEPS}),
     "qr_dqn, noisy": ("qr_dqn", {"noisy": True, "huber": False}),
     "pqn": ("pqn", {"norm_obs": True}),
@@ -69,8 +71,8 @@ ACTOR_CRITICS = {
     "td3 of quantiles": ("td3", BOX, QUANTILES | {"num_critics": 3, "norm_obs": True}),
     "ddpg": ("ddpg", BOX, {"correlated_noise": True}),
 }
-QUICK = ("noisy", "retrace", "c51", "pqn with a core")
 QUICK_ACTORS = ("sac", "sac with retrace of a Discrete", "td3 of atoms")
+QUICK = ("noisy", "retrace", "c51", "prioritized", "rainbow", "pqn with a core")
 each = pytest.mark.parametrize("case", CASES)
 
 
@@ -178,7 +180,13 @@ DEGREE = {"dqn": 2, "c51": 0, "qr_dqn": 1, "pqn": 2}  # of the loss in these uni
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core", "dueling"} & {*more}]
+    # The first priorities are 1 at any scale.
+    "case",
+    [
+        case
+        for case, (_, more) in CASES.items()
+        if not {"noisy", "core", "dueling", "prioritized_replay"} & {*more}
+    ],
 )
 @pytest.mark.rare("dqn")
 def test_targets_are_right_at_any_scale_of_rewards_and_where_no_action_is_legal(case):

@@ -151,7 +151,7 @@ def check_dqn(config: "DQNConfig") -> None:
         raise ShoalError(
             f"{chosen} needs sequences of steps, and dqn learns from single ones; choose core='none', or algorithm pqn."
         )
-    expected = {"c51": "categorical", "qr_dqn": "quantile"}.get(config.name, values)
+    expected = {"c51": "categorical", "rainbow": "categorical", "qr_dqn": "quantile"}.get(config.name, values)
     if values != expected:
         has_values = isinstance(network, q_networks.QNetworkConfig)
         chosen = f"values={values!r}" if has_values else f"network={q_networks.name_of(network)!r}"
