@@ -259,8 +259,8 @@ def make_batch(
 ) -> Batch:
     """Return the observations and actions at the windows' starts, and what follows them; no gradient passes through.
 
-    Where there is no transition observations are zeros, since anything may be there, and 0 times NaN is NaN in a
-    gradient.
+    Where there is no transition observations and actions are zeros, since anything may be there, and 0 times NaN is NaN
+    in a gradient.
     """
     config, target = s.config, loop.merge_target(state.target)
     if not s.rules.target_actor:
@@ -268,7 +268,8 @@ def make_batch(
     window = window._replace(reward=config.reward_scale * window.reward)
     start = replay.steps_at(loop.ring, window, 0)
     weight = window.weight[0]
-    observation = struct.where(weight > 0, start.observation, jax.tree.map(jnp.zeros_like, start.observation))
+    shown = start.observation, start.action
+    observation, action = struct.where(weight > 0, shown, jax.tree.map(jnp.zeros_like, shown))
     observation = normalisation.normalise(config, loop.moments, observation)
     alpha = temperature(config, state.parts)
 
@@ -293,5 +294,4 @@ def make_batch(
         zeros = jax.tree.map(jnp.zeros_like, there)
         predicted, bonus = struct.where(returns.discount > 0, there, zeros)
         result = Target(returns.reward, returns.discount, bonus, predicted, returns.weight)
-    mask, action = start.action_mask, start.action
-    return Batch(observation, cast(Array, mask), action, jax.lax.stop_gradient(result))
+    return Batch(observation, cast(Array, start.action_mask), action, jax.lax.stop_gradient(result))
