@@ -1,4 +1,4 @@
-"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, QR-DQN and PQN."""
+"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, Rainbow, QR-DQN, PQN."""
 
 import functools
 
@@ -31,15 +31,17 @@ CASES = {
     "tree backup": ("dqn", {"multistep": "tree_backup", **STEPS, "double": True}),
     "watkins": ("dqn", {"multistep": "q_lambda_watkins", **STEPS}),
     "uncorrected": ("dqn", {"multistep": "uncorrected", **STEPS, "noisy": True}),
+    "prioritized": ("dqn", {"prioritized_replay": True, "huber": True, **STEPS}),
     "c51": ("c51", STEPS),
     "c51, noisy and dueling": ("c51", {"noisy": True, "dueling": True, "double": True}),
+    "rainbow": ("rainbow", {"noisy": True}),
     "qr_dqn": ("qr_dqn", {"double": True, **STEPS}),
     "qr_dqn, noisy": ("qr_dqn", {"noisy": True, "huber": False}),
     "pqn": ("pqn", {"norm_obs": True}),
     "pqn, noisy and dueling": ("pqn", {"noisy": True, "dueling": True}),
     "pqn with a core": ("pqn", {"core": "gru", "core_size": 4, "chunk_length": 3, "burn_in": 2}),
 }
-QUICK = ("noisy", "retrace", "c51", "pqn with a core")
+QUICK = ("noisy", "retrace", "c51", "prioritized", "rainbow", "pqn with a core")
 each = pytest.mark.parametrize("case", CASES)
 
 
@@ -142,7 +144,13 @@ DEGREE = {"dqn": 2, "c51": 0, "qr_dqn": 1, "pqn": 2}  # of the loss in these uni
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "case", [case for case, (_, more) in CASES.items() if not {"noisy", "core", "dueling"} & {*more}]
+    # The first priorities are 1 at any scale.
+    "case",
+    [
+        case
+        for case, (_, more) in CASES.items()
+        if not {"noisy", "core", "dueling", "prioritized_replay"} & {*more}
+    ],
 )
 @pytest.mark.rare("dqn")
 def test_targets_are_right_at_any_scale_of_rewards_and_where_no_action_is_legal(case):

@@ -8,7 +8,7 @@ import pytest
 from value_rollouts import NUM_ACTIONS, SPEC, clock_at, config_of, history_of, rollout_of
 
 from shoal.algos.acting.memories import Memory
-from shoal.algos.learning import minibatches, replay
+from shoal.algos.learning import minibatches, priorities, replay
 from shoal.config.struct import named_leaves
 from shoal.types import Keys
 
@@ -93,6 +93,7 @@ class Reference:
         self.kind, self.atoms = config.network.values, np.linspace(-3, 3, 7)
         self.seen = None
         self.since_target = 0
+        self.leaves, self.greatest = np.zeros((NUM_ENVS, 1)), 1.0  # priorities of rows
 
     def observe(self, end):
         """Take the moments of the observations before time-step `end` at which an action was taken."""
@@ -203,14 +204,42 @@ class Reference:
             )
         return result
 
-    def descend(self, rows, rate):
+    def write(self, begin, newest, num_rows):
+        """Give rows of time-steps the greatest priority so far where a transition starts, in a ring of so many."""
+        if self.leaves.shape[1] != num_rows:
+            self.leaves = np.zeros((NUM_ENVS, num_rows))
+        for t in range(begin, newest + 1):
+            starts = ~self.history.last[t] & (t < newest)
+            self.leaves[:, t % num_rows] = np.where(starts, self.greatest, 0.0)
+
+    def drawn_by(self):
+        """Our trees of these priorities."""
+        env, row = (x.ravel() for x in np.indices(self.leaves.shape))
+        leaves = np.float32(self.leaves).ravel()
+        return priorities.updated(priorities.empty(*self.leaves.shape), env, row, leaves)
+
+    def importance(self, env, row, progress):
+        share = self.leaves[env, row] / self.leaves.sum()
+        beta = self.config.replay.prioritized_replay_beta
+        weight = (self.leaves.size * share) ** -(beta + (1 - beta) * progress)
+        return weight / weight.max()
+
+    def set_priorities(self, env, row):
+        c = self.config.replay
+        new = (self.errors + c.prioritized_replay_eps) ** c.prioritized_replay_alpha
+        self.greatest = max(self.greatest, new.max())
+        self.leaves[env, row] = new
+
+    def descend(self, rows, rate, importance=1.0):
         """Make a gradient step on rows (observation, function from its output to slope and loss), weighted."""
         observations, functions = zip(*rows, strict=True)
         output = self.network(np.array(observations))
         kept = self.network.x, self.network.hidden
         slopes, losses = zip(*(f(x) for f, x in zip(functions, output, strict=True)), strict=True)
         self.network.x, self.network.hidden = kept
-        gradient = self.network.gradient(np.array(slopes) / len(rows))
+        self.errors = np.array(losses) if self.kind != "expected" else np.abs(slopes).sum((1, 2))
+        slopes, losses = ((np.array(x).T * importance).T for x in (slopes, losses))
+        gradient = self.network.gradient(slopes / len(rows))
         norm = np.sqrt(sum((g**2).sum() for g in gradient))
         self.optimizer.step(self.network.parameters, gradient, rate)
         return sum(losses) / len(rows), norm
@@ -253,7 +282,9 @@ DQN = {
     "tree backup": ("dqn", {"multistep": "tree_backup", "n_step": 3}),
     "watkins": ("dqn", {"multistep": "q_lambda_watkins", "n_step": 3, "q_lambda": 0.8}),
     "uncorrected": ("dqn", {"multistep": "uncorrected", "n_step": 3, "reward_scale": 2.0}),
+    "prioritized": ("dqn", {"prioritized_replay": True, "n_step": 3, "double": True}),
     "c51": ("c51", {}),
+    "c51, prioritized": ("c51", {"prioritized_replay": True, "prioritized_replay_alpha": 0.9, "n_step": 2}),
     "c51, double of two steps": ("c51", {"double": True, "n_step": 2, "norm_obs": True}),
     "qr_dqn": ("qr_dqn", {"double": True, "n_step": 2}),
     "qr_dqn without huber": ("qr_dqn", {"huber": False}),
@@ -261,7 +292,7 @@ DQN = {
 
 
 @pytest.mark.parametrize("case", DQN)
-@pytest.mark.quick("retrace and double", "c51", "qr_dqn")
+@pytest.mark.quick("retrace and double", "c51", "prioritized", "qr_dqn")
 def test_updates_from_a_replay_are_those_of_numpy(case):
     """Three updates with a ring that wraps, a warm-up, and counts of which none divides another."""
     name, settings = DQN[case]
@@ -278,27 +309,42 @@ def test_updates_from_a_replay_are_those_of_numpy(case):
         new, metrics, checks = update(learner, trajectory, Keys.of_one_group(key), clock_at(u, UPDATES))
         newest, h = (u + 1) * NUM_STEPS, reference.history
         reference.observe(newest)
+        reference.write(u * NUM_STEPS, newest, num_rows)
         numbers = range(u * NUM_STEPS * NUM_ENVS, newest * NUM_ENVS)
         due = sum(s > 20 and s % 7 == 0 for s in numbers) * config.replay.gradient_steps
         assert metrics["gradient_steps"].value == due
         results = []
         for index in range(due):
             ring, written = new.local, new.shared.written
+            is_prioritized = config.replay.prioritized_replay
+            ring = ring._replace(priorities=reference.drawn_by() if is_prioritized else None)
             window = replay.sample(jax.random.fold_in(key, index), ring, written, 16, config.replay.n_step)
             rows, weights = [], []
-            for e, row in zip(np.asarray(window.env), np.asarray(window.start), strict=True):
+            env, start = np.asarray(window.env), np.asarray(window.start)
+            for e, row in zip(env, start, strict=True):
                 t = next(t for t in range(newest - 1, newest - num_rows, -1) if t % num_rows == row)
                 weights.append(not h.last[t, e])
                 if weights[-1]:
                     slope = functools.partial(reference.slope, t=t, e=e, newest=newest)
                     rows.append((reference.shown(h.observation[t, e]), slope))
-            results.append(reference.descend(rows, 0.01))
+            factors = reference.importance(env, start, u / UPDATES) if is_prioritized else 1.0
+            results.append(reference.descend(rows, 0.01, factors))
+            if is_prioritized:
+                assert all(weights)
+                reference.set_priorities(env, start)
             reference.move_target()
         expected_steps += due
         if due:
             compare(new, reference, metrics, results)
         assert not any(checks.values())
         learner = new
+        if config.replay.prioritized_replay:
+            leaves = np.asarray(new.local.priorities.tree)
+            leaves = leaves[:, leaves.shape[1] // 2 :][:, :num_rows]
+            np.testing.assert_allclose(leaves, reference.leaves, rtol=1e-3)
+            np.testing.assert_allclose(
+                np.maximum(new.local.priorities.greatest, 1.0), reference.greatest, rtol=1e-3
+            )
     assert expected_steps >= 6
     assert all(np.isfinite(x).all() for x in arrays(learner.shared.network))
 

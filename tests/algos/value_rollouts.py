@@ -70,9 +70,8 @@ def config_of(name, **settings):
     if name != "pqn":
         small |= {"buffer_size": 64, "batch_size": 16, "learning_starts": 0, "train_frequency": 8}
         small |= {"target_network_frequency": 16}
-    small |= {"c51": {"num_atoms": 7, "v_min": -3.0, "v_max": 3.0}, "qr_dqn": {"num_quantiles": 5}}.get(
-        name, {}
-    )
+    atoms = {"num_atoms": 7, "v_min": -3.0, "v_max": 3.0}
+    small |= {"c51": atoms, "rainbow": atoms, "qr_dqn": {"num_quantiles": 5}}.get(name, {})
     return with_settings(catalogue.config_class(name)(), **small | settings)
 
 

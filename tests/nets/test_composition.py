@@ -6,33 +6,15 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.nets.composition import Branches, Chain, IdentityCore, RecurrentChain, is_noisy
+from shoal.nets.composition import Branches, Chain, is_noisy
 from shoal.nets.ensembles import Ensemble
 from shoal.nets.headed import Headed
 from shoal.nets.heads import CategoricalHead
 from shoal.nets.inputs import ArrayInput, DictInput, EmbeddingInput, Inputs, OneHotInput
-from shoal.nets.memory.cores import RecurrentCore
 from shoal.nets.mlp import MLP
 from shoal.nets.noisy import NoisyMLP
 
 KEY, OTHER = jax.random.key(0), jax.random.key(1)
-
-
-class RunningSum:
-    """A core whose memory is the sum of all inputs since the episode began."""
-
-    in_features = out_features = 4
-
-    def initial(self, batch_shape):
-        return jnp.zeros((*batch_shape, 4))
-
-    def __call__(self, memory, x, first):
-        def step(memory, now):
-            x_t, first_t = now
-            memory = jnp.where(first_t[..., None], 0.0, memory) + x_t
-            return memory, memory
-
-        return jax.lax.scan(step, memory, (x, first))
 
 
 def test_array_input_casts_divides_and_flattens():
@@ -119,57 +101,13 @@ def test_noise_reaches_every_noisy_part_with_a_key_of_its_own():
     assert np.abs(noise[0] - noise[1]).max() > 1e-3
 
 
-def test_around_a_core_torsos_take_all_steps_and_the_core_goes_through_them():
-    before, after = MLP(3, (4,), key=KEY), MLP(4, (5,), 2, key=OTHER)
-    network = RecurrentChain(before, RunningSum(), after)
-    x = jax.random.normal(KEY, (6, 2, 3))
-    first = jnp.zeros((6, 2), bool).at[3, 1].set(True)
-    memory, y = network(network.initial((2,)), x, first)
-    features = np.asarray(before(x))
-    total = np.zeros((2, 4))
-    for t in range(6):
-        total = np.where(np.asarray(first[t])[:, None], 0.0, total) + features[t]
-        np.testing.assert_allclose(y[t], after(jnp.asarray(total, jnp.float32)), atol=1e-5)
-    np.testing.assert_allclose(memory, total, atol=1e-5)
-    middle, start = network(network.initial((2,)), x[:4], first[:4])
-    _, end = network(middle, x[4:], first[4:])
-    np.testing.assert_allclose(np.concatenate([start, end]), y, atol=1e-5)
-
-
-@pytest.mark.full
-def test_the_recurrent_core_is_a_core():
-    core = RecurrentCore(4, 6, "lstm", key=KEY)
-    network = RecurrentChain(MLP(3, (4,), key=KEY), core, Headed(CategoricalHead(2), 6, scale=1.0, key=OTHER))
-    x, first = jax.random.normal(KEY, (5, 2, 3)), jnp.zeros((5, 2), bool).at[2, 0].set(True)
-    memory, policy = network(network.initial((2,)), x, first)
-    expected_memory, y = core(core.initial((2,)), network.before(x), first)
-    np.testing.assert_allclose(policy.logits, network.after(y).logits, atol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), memory, expected_memory)
-
-
-def test_without_a_core_it_is_the_chain_of_both_torsos():
-    before, after = NoisyMLP(3, (4,), key=KEY), Headed(CategoricalHead(2), 4, scale=1.0, key=OTHER)
-    network = RecurrentChain(before, IdentityCore(4), after)
-    x, first = jax.random.normal(KEY, (6, 2, 3)), jnp.zeros((6, 2), bool)
-    memory, policy = network(network.initial((2,)), x, first)
-    assert memory == ()
-    np.testing.assert_allclose(policy.logits, Chain(before, after)(x).logits, atol=1e-6)
-    _, legal = network((), x, first, jnp.array([True, False]), key=KEY)
-    np.testing.assert_array_equal(legal.mode(), 0)
-    assert is_noisy(network)
-
-
-@pytest.mark.quick("<lambda>-RunningSum, module 1 .* must be 5")
+@pytest.mark.quick("<lambda>-2 inputs were given; they must be 1")
 @pytest.mark.parametrize(
     "build, message",
     [
         (
             lambda: Chain(MLP(3, (4,), key=KEY), MLP(5, (4,), key=KEY)),
             r"MLP, module 1 of a Chain, has in_features=5; it must be 4, the out_features of the MLP before it",
-        ),
-        (
-            lambda: RecurrentChain(MLP(3, (5,), key=KEY), RunningSum(), MLP(4, (5,), key=KEY)),
-            r"RunningSum, module 1 .* must be 5",
         ),
         (lambda: ArrayInput((2,))(jnp.zeros((2, 3))), r"x has shape \(2, 3\), which must end in \(2,\)"),
         (lambda: OneHotInput(2)(jnp.zeros(3)), "x is float32; .* integers"),

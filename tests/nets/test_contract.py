@@ -190,8 +190,7 @@ def inputs_of(member, batch_shape, key, size=1.0):
 
 FILES = ("mlp", "noisy", "cnn", "residual", "inputs", "composition", "ensembles", "headed", "heads")
 FILES += ("value_heads", "q_heads")
-# Parts of others; cores have another call.
-ELSEWHERE = {"Dense", "LayerNorm", "IdentityCore", "RecurrentChain", "Combined"}
+ELSEWHERE = {"Dense", "LayerNorm", "Combined"}  # parts of others
 
 T, B = 3, 2
 

@@ -14,6 +14,7 @@ _algorithms: dict[str, str] = {
     "reinforce": "shoal.algos.policy_gradient:ReinforceConfig",
     "dqn": "shoal.algos.dqn_config:DQNConfig",
     "c51": "shoal.algos.dqn_config:C51Config",
+    "rainbow": "shoal.algos.dqn_config:RainbowConfig",
     "qr_dqn": "shoal.algos.dqn_config:QRDQNConfig",
     "pqn": "shoal.algos.pqn:PQNConfig",
     "sac": "shoal.algos.sac_config:SACConfig",

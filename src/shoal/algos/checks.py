@@ -105,7 +105,7 @@ def check_network(config: "PPOConfig", spec: EnvSpec) -> None:
     check_integers(config)
 
 
-def check_integers(config: "PPOConfig | DQNConfig | PQNConfig") -> None:
+def check_integers(config: "PPOConfig | DQNConfig | PQNConfig | ReplayedConfig") -> None:
     """Check that no integers are normalised that Shoal's own network reads as such."""
     network = config.network
     if not (config.norm_obs and isinstance(network, TorsoConfig)):
@@ -151,7 +151,7 @@ def check_dqn(config: "DQNConfig") -> None:
         raise ShoalError(
             f"{chosen} needs sequences of steps, and dqn learns from single ones; choose core='none', or algorithm pqn."
         )
-    expected = {"c51": "categorical", "qr_dqn": "quantile"}.get(config.name, values)
+    expected = {"c51": "categorical", "rainbow": "categorical", "qr_dqn": "quantile"}.get(config.name, values)
     if values != expected:
         has_values = isinstance(network, q_networks.QNetworkConfig)
         chosen = f"values={values!r}" if has_values else f"network={q_networks.name_of(network)!r}"
@@ -195,7 +195,7 @@ def check_replayed(config: "ReplayedConfig", spec: EnvSpec) -> None:
     """
     network, space, name = config.network, spec.action_space, config.name
     networks.check_settings(network)
-    takes = "a Discrete, or " if config.rules.has_temperature else ""
+    takes = "a Discrete, or " if config.rules.target_entropy is not None else ""
     if isinstance(space, Box) or not (takes and isinstance(space, Discrete)):
         check_bounded(space, name, takes)
     check_observations(config, spec)
@@ -211,13 +211,14 @@ def check_replayed(config: "ReplayedConfig", spec: EnvSpec) -> None:
             f"drop_quantiles={config.drop_quantiles} leaves none of num_quantiles={quantiles}; it must be at most "
             f"{quantiles - 1}."
         )
-    if config.corrects and (config.replay.n_step == 1 or action_critics.kind_of(config) != "expected"):
+    multistep = getattr(config, "multistep", "n_step")
+    if multistep != "n_step" and (config.replay.n_step == 1 or action_critics.kind_of(config) != "expected"):
         fault = (
             "corrects the steps after the first, and n_step=1 has none; choose n_step=5"
             if config.replay.n_step == 1
             else f"is defined for values='expected', and values={action_critics.kind_of(config)!r}; choose that"
         )
-        raise ShoalError(f"multistep={config.multistep!r} {fault}, or multistep='n_step'.")
+        raise ShoalError(f"multistep={multistep!r} {fault}, or multistep='n_step'.")
     of_actions.check(network, spec)
 
 

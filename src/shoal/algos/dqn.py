@@ -19,6 +19,7 @@ from shoal.algos.acting import exploration, normalisation
 from shoal.algos.acting.exploration import ActingPolicy
 from shoal.algos.learning import action_values, metric_means, optimisers, replay, target_networks
 from shoal.algos.learning.action_values import SampledTransitions, legal
+from shoal.algos.learning.priorities import Priorities
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.config import struct
 from shoal.nets.noisy import with_noise
@@ -26,7 +27,6 @@ from shoal.nets.q_networks import expected_values
 from shoal.nets.targets import make_target
 from shoal.ops import statistics
 from shoal.types import (
-    CLIPPING,
     Algorithm,
     Array,
     Checks,
@@ -96,12 +96,8 @@ def init(
         since_target=jnp.zeros((), jnp.int32),
     )
     extras = jnp.zeros(()) if _keeps_log_prob(config) else ()
-    ring = replay.new_ring(
-        *(config.replay, spec.of_actor, spaces.zeros(spec.action_space), extras),
-        num_envs=num_envs,
-        streams=streams,
-        axis=axis,
-    )
+    action = spaces.zeros(spec.action_space)
+    ring = replay.new_ring(config.replay, spec.of_actor, action, extras, num_envs, streams, axis)
     return Learner(shared, ring)
 
 
@@ -152,6 +148,7 @@ class GradientState(NamedTuple):
     target: optimisers.Parts
     optimizer: PyTree
     since_target: Array
+    priorities: Priorities | None  # of the rings
     sums: Array  # of METRICS
     clipping: Metrics  # sums of `action_values.clipping`
 
@@ -170,28 +167,29 @@ def update(
     shared, weight = learner.shared, transitions(trajectory).weight
     trajectory = trajectory._replace(timesteps=for_actor(trajectory.timesteps, spec))
     ring, written, count = replay.collect(
-        *(config.replay, spec, learner.local, shared.written, trajectory, clock), streams=streams, axis=axis
+        config.replay, spec, learner.local, shared.written, trajectory, clock, streams, axis
     )
     before = jax.tree.map(lambda x: x[:-1], trajectory.timesteps.observation)
-    shared = shared._replace(
-        written=written, observation=normalisation.observe(shared.observation, before, weight, axis)
-    )
+    moments = normalisation.observe(shared.observation, before, weight, axis)
 
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
     parts, merge = optimisers.split_parameters(config.optimization, shared.network)
     target, _ = optimisers.split_parameters(config.optimization, shared.target)
     optimizer = optimisers.build_part(config.optimization, rate)
-    step = functools.partial(gradient_step, config, axis, shared.observation, optimizer, merge)
-    zeros, clipping = jnp.zeros(len(METRICS), jnp.float32), {}
-    if getattr(config.network, "values", "expected") == "categorical":
-        clipping = dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(())))
-    state = GradientState(parts, target, shared.optimizer, shared.since_target, zeros, clipping)
-    state = jax.lax.fori_loop(0, count, functools.partial(step, ring, written, keys), state)
-
+    step = functools.partial(gradient_step, config, axis, moments, optimizer, merge, clock)
+    state = GradientState(
+        *(parts, target, shared.optimizer, shared.since_target, ring.priorities),
+        sums=jnp.zeros(len(METRICS), jnp.float32),
+        clipping=action_values.no_clipping(config),
+    )
+    step = functools.partial(step, ring._replace(priorities=None), written, keys)
+    state = jax.lax.fori_loop(0, count, step, state)
     shared = shared._replace(
         network=merge(state.parts),
         target=merge(state.target),
         optimizer=state.optimizer,
+        observation=moments,
+        written=written,
         since_target=state.since_target,
     )
     sums = dict(zip(METRICS, state.sums, strict=True))
@@ -206,7 +204,7 @@ def update(
     )
     # Sums, so that a number which is not finite in any of the steps is seen after the last of them.
     checks = {"loss": ~jnp.isfinite(sums["q_loss"]), "gradient": ~jnp.isfinite(sums["grad_norm"])}
-    return Learner(shared, ring), metrics, checks
+    return Learner(shared, ring._replace(priorities=state.priorities)), metrics, checks
 
 
 def gradient_step(
@@ -215,6 +213,7 @@ def gradient_step(
     moments: statistics.RunningMoments | None,
     optimizer: optax.GradientTransformation,
     merge: Callable[[optimisers.Parts], PyTree],
+    clock: Clock,
     ring: StoredSteps,
     written: Array,
     keys: Keys,
@@ -225,44 +224,34 @@ def gradient_step(
     sample_key = jax.random.fold_in(keys.local, index)
     noise_stream = jax.random.fold_in(keys.shared, NOISE_STREAM)
     noise_key, target_key, selector_key = jax.random.split(jax.random.fold_in(noise_stream, index), 3)
-    batch_size = config.replay.batch_size // replay.num_groups(axis)
-    window = replay.sample(sample_key, ring, written, batch_size, config.replay.n_step)
-    observation, batch = make_batch(
-        config,
-        moments,
-        with_noise(merge(state.parts), selector_key),
-        with_noise(merge(state.target), target_key),
-        ring,
-        window,
-    )
+    ring = ring._replace(priorities=state.priorities)
+    window, importance = replay.draw(config.replay, sample_key, ring, written, clock.progress, axis)
+    selector = with_noise(merge(state.parts), selector_key)
+    target_network = with_noise(merge(state.target), target_key)
+    observation, batch = make_batch(config, moments, selector, target_network, ring, window)
 
-    def loss(network: PyTree, rows: tuple[PyTree, SampledTransitions]) -> tuple[Array, tuple[Array, Array]]:
+    def loss(network: PyTree, rows: tuple[PyTree, SampledTransitions]) -> tuple[PyTree, ...]:
         observation, batch = rows
         output = with_noise(network, noise_key).values(observation)
-        losses = action_values.loss(config, output, batch)
+        losses, error = action_values.loss(config, output, batch)
         values = expected_values(config.network, output)
         chosen = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
-        return losses, (losses, jnp.where(batch.weight > 0, chosen, 0.0))
+        losses = importance * losses
+        return losses, (losses, jnp.where(batch.weight > 0, chosen, 0.0)), error
 
     weight = jnp.sum(batch.weight)
-    gradient, means = mean_gradient(
-        loss,
-        merge,
-        state.parts,
-        (observation, batch),
-        weight=jax.lax.psum(weight, axis) if axis else weight,
-        num_chunks=1,
-        axis=axis,
-    )
+    weight = jax.lax.psum(weight, axis) if axis else weight
+    sizes = {"weight": weight, "num_chunks": 1, "axis": axis}
+    gradient, means, error = mean_gradient(loss, merge, state.parts, (observation, batch), **sizes)
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
     parts = optax.apply_updates(state.parts, updates)
-
     target, since = target_networks.move(
         config.targets, config.replay, state.since_target, state.target, parts
     )
+    drawn_by = replay.with_errors(config.replay, ring, window, error, axis).priorities
     sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
     clipping = jax.tree.map(jnp.add, state.clipping, action_values.clipping(config, batch, axis))
-    return GradientState(parts, target, opt_state, since, sums, clipping)
+    return GradientState(parts, target, opt_state, since, drawn_by, sums, clipping)
 
 
 def make_batch(

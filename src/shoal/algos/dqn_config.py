@@ -118,6 +118,40 @@ class C51Config(DQNConfig):
 
 
 @struct.struct
+class RainbowConfig(DQNConfig):
+    """C51 with noisy, dueling and double networks, three steps and priorities (Hessel et al. 2018).
+
+    Only the defaults differ, and are CleanRL's.
+    """
+
+    name: ClassVar[str] = "rainbow"
+
+    optimization: OptimizerConfig = OptimizerConfig(
+        learning_rate=6.25e-5, max_grad_norm=math.inf, optimizer_args=("eps=1.5e-4",)
+    )
+    """Holds the settings of gradient steps."""
+    network: networks.NetworkSettings = settings.chosen(
+        QNetworkConfig(values="categorical", num_atoms=51, v_min=-10.0, v_max=10.0, noisy=True, dueling=True),
+        q_networks.choose,
+        q_networks.name_of,
+    )
+    """Uses this network of action values: a class, or a struct of settings with a method build, as module:Name."""
+    replay: ReplayConfig = ReplayConfig(
+        buffer_size=1_000_000,
+        batch_size=32,
+        learning_starts=80_000,
+        train_frequency=4,
+        n_step=3,
+        prioritized_replay=True,
+    )
+    """Holds the settings of the replay."""
+    targets: TargetConfig = TargetConfig(target_network_frequency=8_000)
+    """Holds the settings of the target network."""
+    double: bool = True
+    """Chooses the next action by the network that learns, and takes its value from the target network."""
+
+
+@struct.struct
 class QRDQNConfig(DQNConfig):
     """DQN on quantiles of returns (Dabney et al. 2017). Only the defaults differ."""
 

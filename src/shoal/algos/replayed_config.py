@@ -18,7 +18,7 @@ from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import action_critics, networks
 from shoal.nets.action_critics import ActionCriticsConfig
-from shoal.types import Algorithm, EnvSpec
+from shoal.types import Algorithm, Array, EnvSpec
 
 _QUANTILES = Needs("values", ("quantile",))
 
@@ -31,8 +31,6 @@ class ReplayedConfig(NormalisationConfig, NoiseConfig):
     rules: ClassVar[Rules]
     run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 8, "num_steps": 1}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {"normalisation": ("norm_obs",)}
-    corrects: ClassVar[bool] = False  # whether returns of several steps are corrected by the ratios of actions
-
     optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig(
         learning_rate=3e-4, max_grad_norm=math.inf, optimizer_args=("eps=1e-8",)
     )
@@ -59,6 +57,21 @@ class ReplayedConfig(NormalisationConfig, NoiseConfig):
     all; None takes the lowest of all for both."""
     drop_quantiles: int = parameter(0, low=0, high=LARGEST_INDEX, group="targets", needs=_QUANTILES)
     """Leaves this many of the greatest quantiles of each critic out of targets (TQC; values quantile)."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether returns of several steps are corrected by the ratios of actions, or for them."""
+        return False
+
+    @property
+    def learns_temperature(self) -> bool:
+        """Whether the weight of the policy's entropy is learned."""
+        return False
+
+    @property
+    def entropy_weight(self) -> Array | float:
+        """The weight of the policy's entropy; where it is learned, the first."""
+        return 0.0
 
     def with_critic_defaults(self) -> "ReplayedConfig":
         """Replace each setting of the critics' optimiser that is None by the actor's."""

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 
 from shoal.algos.acting import actions
 from shoal.algos.learning import action_critics
-from shoal.algos.replayed_actor_critic import Rules
+from shoal.algos.learning.replay import StoredSteps, Window
+from shoal.algos.replayed_steps import Following, Rules
 from shoal.nets.ensembles import lowest
+from shoal.ops import off_policy
 from shoal.ops.distributions import Categorical
 from shoal.types import Array, PyTree
 
@@ -78,4 +80,45 @@ def explore(config: SACConfig, distribution: Any, noise: PyTree, key: Array) -> 
     return distribution.loc + distribution.scale * noise
 
 
-SAC = Rules(actor_value, target_value, explore, has_temperature=True, target_actor=False)
+def target_entropy(config: SACConfig, mask: Array, is_discrete: bool) -> Array:
+    """Return the entropy that a learned temperature aims at, [B]: of the numbers that an action has, in [-1, 1], or a
+    share of the greatest that the legal actions of a Discrete allow."""
+    count = jnp.sum(mask, axis=-1)
+    if is_discrete:
+        return config.target_entropy_share * jnp.log(jnp.maximum(count, 1).astype(jnp.float32))
+    return config.target_entropy * count
+
+
+def corrected_return(
+    config: SACConfig, window: Window, steps: StoredSteps, there: Following, members_key: Array
+) -> Array:
+    """Compute the target of the first action of each window, [B], from the TD errors of all its steps, [n * B].
+
+    `multistep` retrace multiplies each by the clipped ratios of the policy to what acted; uncorrected does not (Munos
+    et al. 2016, "Safe and Efficient Off-Policy Reinforcement Learning"; Harutyunyan et al. 2016, "Q(λ) with Off-Policy
+    Corrections"). Entropies of the steps count in their values.
+    """
+    taken = action_critics.pessimistic(config, there.taken(), members_key)
+    log_ratio = actions.log_prob(there.distribution, steps.extras.raw) - steps.extras.log_prob
+    is_retrace = config.multistep == "retrace"
+    trace = log_ratio if is_retrace else jnp.ones_like(log_ratio)
+    values = (x.reshape(window.reward.shape) for x in (taken, there.predicted + there.bonus, trace))
+    function: Callable[..., Array] = off_policy.general_off_policy_returns_from_q_and_v
+    if is_retrace:
+        function = off_policy.retrace_continuous
+
+    def of_stream(weight: Array, *arguments: Array) -> Array:
+        return function(*arguments, lambda_=config.q_lambda, w_tm1=weight)
+
+    arguments = (window.weight, window.reward, config.gamma * window.discount, window.last, *values)
+    return jax.vmap(of_stream, in_axes=1, out_axes=1)(*arguments)[0]
+
+
+SAC = Rules(
+    actor_value,
+    target_value,
+    explore,
+    target_actor=False,
+    target_entropy=target_entropy,
+    corrected_return=corrected_return,
+)

@@ -27,9 +27,7 @@ class SACConfig(ReplayedConfig):
     """Holds the settings of gradient steps."""
     autotune: bool = parameter(True, group="most used")
     """Learns the temperature, so that the policy's entropy comes to a target; else it is alpha."""
-    alpha: float = parameter(
-        1.0, above=0.0, group="most used", needs_to_change=Needs("autotune", (False,))
-    )
+    alpha: float = parameter(1.0, above=0.0, group="most used", needs_to_change=Needs("autotune", (False,)))
     """Weights the policy's entropy by this temperature; where it is learned, it begins with this."""
     target_entropy: float = parameter(
         -1.0, group="temperature", needs=(_LEARNED, Needs("action_space", kinds=("Box",)))
@@ -56,6 +54,16 @@ class SACConfig(ReplayedConfig):
     """Multiplies the traces of multistep by this for each step."""
 
     @property
-    def corrects(self) -> bool:  # type: ignore[override]
+    def corrects(self) -> bool:
         """Whether returns of several steps are corrected."""
         return self.multistep != "n_step"
+
+    @property
+    def learns_temperature(self) -> bool:
+        """Whether the temperature is learned."""
+        return self.autotune
+
+    @property
+    def entropy_weight(self) -> float:
+        """The temperature, or the first of those that are learned."""
+        return self.alpha

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from shoal.algos.acting import actions
 from shoal.algos.learning import action_critics
-from shoal.algos.replayed_actor_critic import Rules
+from shoal.algos.replayed_steps import Rules
 from shoal.types import Array, PyTree
 
 if TYPE_CHECKING:
@@ -53,4 +53,4 @@ def explore(config: TD3Config, distribution: Any, noise: PyTree, key: Array) -> 
     return with_noise(distribution, config.exploration_noise * noise)
 
 
-TD3 = Rules(actor_value, target_value, explore, has_temperature=False, target_actor=True)
+TD3 = Rules(actor_value, target_value, explore, target_actor=True)

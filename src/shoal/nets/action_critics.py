@@ -32,6 +32,7 @@ from shoal.nets.networks import ClassOfNetworks, NetworkSettings
 from shoal.nets.outputs import Value
 from shoal.nets.q_heads import ContinuousQ
 from shoal.nets.q_networks import PredictionConfig
+from shoal.nets.torso_choice import Kind, torsos_of
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Box, Space
 
@@ -108,12 +109,19 @@ class ActionCritic(nnx.Module):
 class Critics(Ensemble):
     """Critics of actions, whose results have a first axis of critics."""
 
+    def __init__(self, spec: EnvSpec, config: ActionCriticsConfig, *, key: Array):
+        super().__init__(lambda key: ActionCritic(spec, config, key=key), config.num_critics, key=key)
+        # An encoder of one's own may have convolutions too.
+        parts = torsos_of(config.of_critic)
+        self.maps = all(isinstance(x, Kind) and x.name not in ("cnn", "resnet") for x in parts)
+
     def values(self, observation: PyTree, action: Array | None = None) -> Value:
         """Return each critic's value of actions [..., size] in [-1, 1], [critics, ...], or without them of all.
 
         Of discrete actions the values are those of all, [critics, ..., n].
         """
-        return self(observation) if action is None else self(observation, action)
+        apply = self if self.maps else self.one_by_one
+        return apply(observation) if action is None else apply(observation, action)
 
 
 class ActionCritics(nnx.Module):
@@ -131,9 +139,7 @@ class ActionCritics(nnx.Module):
         config = config or ActionCriticsConfig()
         actor_key, critic_key = jax.random.split(key)
         self.actor = Actor(spec.of_actor, config.for_space(spec.action_space), key=actor_key)
-        self.critic = Critics(
-            lambda key: ActionCritic(spec.of_critic, config, key=key), config.num_critics, key=critic_key
-        )
+        self.critic = Critics(spec.of_critic, config, key=critic_key)
 
 
 OWN: dict[str, type[NetworkSettings]] = {"shoal.nets.action_critics:ActionCritics": ActionCriticsConfig}

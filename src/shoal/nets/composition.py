@@ -1,11 +1,8 @@
-"""Composition of torsos: in sequence, in parallel, and before and after a recurrent core.
+"""Composition of torsos: in sequence and in parallel.
 
 A torso is any function from arrays with leading axes [...] to features [..., out_features]. If its class has
 `noisy = True`, it is also called with a key for its noise; a module that contains such torsos takes the key as
 `key=` and passes a different one to each noisy part.
-
-A core is a recurrent module with `out_features`, `initial(batch_shape)`, the memory before the first step, and a call
-(memory [...], x [T, ..., in], first [T, ...]) -> the memory after T steps, outputs [T, ..., out].
 """
 
 import itertools
@@ -17,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from shoal.base.errors import ShoalError
-from shoal.types import Memory, PyTree
+from shoal.types import PyTree
 
 Array = jax.Array
 
@@ -27,14 +24,6 @@ class Composable(Protocol):
 
     def __call__(self, *inputs: PyTree, **key: PyTree) -> PyTree:
         """Compute features, or the output of a head."""
-        ...
-
-
-class Core(Composable, Protocol):
-    """A recurrent module, as above."""
-
-    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """Return the memory before the first step."""
         ...
 
 
@@ -125,49 +114,3 @@ class Branches(Combined):
     def __call__(self, x: PyTree, key: Array | None = None) -> Array:
         """Compute features [..., out_features] of inputs with leading axes [...]."""
         return concatenate_features(self.modules, [x] * len(self.modules), key)
-
-
-class IdentityCore(nnx.Module):
-    """The core of a network without memory: its output is its input."""
-
-    def __init__(self, in_features: int):
-        self.in_features = in_features
-        self.out_features = in_features
-
-    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """Return an empty memory, ()."""
-        return ()
-
-    def __call__(self, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
-        """Return memory and x unchanged."""
-        return memory, x
-
-
-class RecurrentChain(Combined):
-    """A torso before a core, and a torso or head after it.
-
-    The torsos compute all steps at once, [T, ...]; only the core computes them in order.
-    """
-
-    def __init__(self, before: Composable, core: Core, after: Composable):
-        Chain(before, core, after)  # checks that the widths fit
-        self.before = before
-        self.core = core
-        self.after: PyTree = after
-
-    @property
-    def out_features(self) -> int:
-        """Length of the features of the torso after the core."""
-        return self.after.out_features
-
-    def initial(self, batch_shape: tuple[int, ...]) -> Memory:
-        """Return the memory of the core before the first step."""
-        return self.core.initial(batch_shape)
-
-    def __call__(
-        self, memory: Memory, x: PyTree, first: Array, *rest: PyTree, key: Array | None = None
-    ) -> tuple[Memory, PyTree]:
-        """Compute T steps: memory [...], inputs [T, ...], first [T, ...] -> the last memory, outputs [T, ...]."""
-        before_key, after_key = keys_for((self.before, self.after), key)
-        memory, x = self.core(memory, apply_module(self.before, x, key=before_key), first)
-        return memory, apply_module(self.after, x, *rest, key=after_key)

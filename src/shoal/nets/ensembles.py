@@ -38,6 +38,15 @@ class Ensemble(Combined):
         keys = jax.random.split(key, self.size)
         return jax.vmap(lambda member, key: member(*inputs, key=key))(self.members, keys)
 
+    def one_by_one(self, *inputs: object) -> PyTree:
+        """Return the same as a call without a key, for members with convolutions of images.
+
+        Those of several kernels at once are slow on a CPU: the gradient of two critics of 84 x 84 x 3 took 162 ms
+        under `vmap` and 45 so, of 48 x 48 x 3 by residual blocks 1,468 and 196 (32 rows, two cores).
+        """
+        outputs = [self.member(index)(*inputs) for index in range(self.size)]
+        return jax.tree.map(lambda *members: jnp.stack(members), *outputs)
+
 
 def lowest(values: Array, key: Array | None = None, count: int | None = None) -> Array:
     """Return the minimum of the members' values [size, ...], or of members chosen at random: a pessimistic target.

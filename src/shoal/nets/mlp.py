@@ -6,6 +6,7 @@ Parameters are plain arrays, marked by `nnx.data`: NNX would not recognise a bar
 while tracing, and an `nnx.Param` adds a level to each path and work to each flattening.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TypedDict
@@ -185,15 +186,17 @@ class MLP(nnx.Module):
         return out, x
 
 
-@jax.custom_jvp
+@jax.custom_vjp  # and no custom_jvp: a product has no forward-mode derivative that `vmap`, of an ensemble, could map
 def _by_rows_unless_differentiated(mlp: MLP, rows: Array) -> tuple[Array, Array]:
     """Compute an MLP by rows, [batch, in] -> [batch, out], [batch, num_features]; its derivatives by features."""
     return MLP._by_rows(mlp, rows)
 
 
-@_by_rows_unless_differentiated.defjvp
-def _differentiate_by_features(primals: tuple, tangents: tuple) -> tuple:
-    return jax.jvp(MLP._by_features, primals, tangents)
+def _pull_back(pullback: Callable, gradient: tuple[Array, Array]) -> tuple[MLP, Array]:
+    return pullback(gradient)
+
+
+_by_rows_unless_differentiated.defvjp(functools.partial(jax.vjp, MLP._by_features), _pull_back)
 
 
 def _batch_major(x: Array) -> Array:

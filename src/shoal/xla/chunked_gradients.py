@@ -12,7 +12,7 @@ from shoal.xla import backend
 from shoal.xla.plain import uses_plain_form
 
 PyTree = Any
-Loss = Callable[[PyTree, PyTree], tuple[jax.Array, PyTree]]
+Loss = Callable[[PyTree, PyTree], tuple[PyTree, ...]]
 
 
 def mean_gradient(
@@ -24,7 +24,7 @@ def mean_gradient(
     weight: jax.Array,
     num_chunks: int,
     axis: tuple[str, ...],
-) -> tuple[PyTree, PyTree]:
+) -> tuple[PyTree, ...]:
     """Compute the gradient of the mean of a loss over the rows of all devices, and the means of its parts.
 
         jax.grad(lambda parts: psum(sum(loss(merge(parts), rows)[0])) / max(weight, 1))(parts)
@@ -39,7 +39,7 @@ def mean_gradient(
 
     Args:
       loss: `loss(network, rows)`, returns the loss of each row and a tree of further numbers of each row; 0 for rows of
-        weight 0.
+        weight 0. What it returns beyond these is returned as it is, if all rows are one chunk.
       merge: a function from parts to a network.
       parts: floating arrays.
       rows: of this device, arrays [N, ...].
@@ -49,15 +49,17 @@ def mean_gradient(
     """
 
     def summed_loss(network: PyTree, rows: PyTree) -> tuple[jax.Array, PyTree]:
-        losses, further = loss(network, rows)
+        losses, *further = loss(network, rows)
         return jnp.sum(losses), further
 
     if uses_plain_form("chunked_gradient"):
-        gradient, further = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(parts)
+        gradient, (further, *others) = jax.grad(lambda parts: summed_loss(merge(parts), rows), has_aux=True)(
+            parts
+        )
     else:
         network, pull_back = jax.vjp(merge, parts)
         grad = jax.grad(summed_loss, has_aux=True)
-        total, further = (
+        total, (further, *others) = (
             grad(network, rows) if num_chunks == 1 else _sum_over_chunks(grad, network, rows, num_chunks)
         )
         gradient = pull_back(total)[0]
@@ -66,7 +68,7 @@ def mean_gradient(
     if axis:
         sums = jax.lax.psum(sums, axis)
     gradient, means = jax.tree.map(lambda x: x / jnp.maximum(weight, 1.0), sums)
-    return gradient, jax.tree.unflatten(structure, means)
+    return gradient, jax.tree.unflatten(structure, means), *others
 
 
 def _sum_over_chunks(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from shoal.algos.learning import replay
+from shoal.algos.learning import priorities, replay
 from shoal.algos.learning.replay import ReplayConfig
 from shoal.base.errors import ShoalError
 from shoal.config import settings
@@ -264,6 +264,39 @@ def test_environments_and_ages_are_drawn_uniformly(rollouts):
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
     assert np.mean(np.asarray(window.start == other.start)) < 0.9
     assert np.mean(np.asarray(window.env == other.env)) < 0.9
+
+
+@pytest.mark.parametrize("with_alive", [False, True])
+@pytest.mark.parametrize("shape", SHAPES[::3])
+def test_rows_have_priority_exactly_where_a_transition_starts(shape, with_alive):
+    """In rings that fill and wrap: not where an episode is over, nor at the newest time-step until the next rollout."""
+    num_rows, length, n = shape
+    history = history_of(3, 6 * length, 0.3, with_alive)
+    ring, written = (
+        unwritten(trajectory_of(history, 0, length, with_alive), num_rows),
+        jnp.zeros((), jnp.int32),
+    )
+    ring = ring._replace(priorities=priorities.empty(N, num_rows))
+    for i in range(6):
+        before = ring.priorities
+        ring, written = write(ring, written, trajectory_of(history, i * length, length, with_alive))
+        tree = np.asarray(ring.priorities.tree)
+        leaves = tree[:, tree.shape[1] // 2 :]
+        newest = (i + 1) * length
+        for t in range(newest, newest - num_rows, -1):
+            is_kept = t >= 0
+            starts = ~history.ended[t] & (t < newest) if is_kept else np.zeros(N, bool)
+            np.testing.assert_array_equal(leaves[:, t % num_rows] > 0, starts)
+        assert (leaves[:, num_rows:] == 0).all()
+        window = sample(jax.random.key(i), ring, written, 64, n)
+        np.testing.assert_array_equal(window.weight[0] > 0, window.probability > 0)
+        if (leaves > 0).any():
+            assert (window.probability > 0).all()
+            share = leaves[window.env, window.start] / leaves.sum()
+            np.testing.assert_allclose(window.probability, share, rtol=1e-5)
+        plain = sample(jax.random.key(i), ring._replace(priorities=None), written, 64, n)
+        assert plain.probability is None
+    assert not np.array_equal(before.tree, ring.priorities.tree)
 
 
 def test_dtypes_and_optional_entries_are_kept():

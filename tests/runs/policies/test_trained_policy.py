@@ -54,14 +54,6 @@ def cartpole():
 
 
 @pytest.fixture(scope="module")
-def pendulum():
-    config = with_settings(
-        PPOConfig(), hidden_sizes=(8,), correlated_noise=True, noise_correlation=0.99
-    ).resolved()
-    return policy_of(envs.make("Pendulum-v1"), config)
-
-
-@pytest.fixture(scope="module")
 def shop():
     return policy_of(Shop(), with_settings(PPOConfig(), hidden_sizes=(8,)).resolved())
 
@@ -83,15 +75,11 @@ def test_one_observation_and_a_batch_agree(cartpole):
         assert cartpole((), observation.tolist())[1] == action  # a list is as good
 
 
-def test_a_policy_without_memory_acts_without_one(cartpole, pendulum):
+def test_a_policy_without_memory_acts_without_one(cartpole):
     observation = np.array([0.01, -0.02, 0.03, 0.04], np.float32)
     assert cartpole.act(observation) == cartpole((), observation)[1]
     key = jax.random.key(3)
     assert cartpole.act(observation, key=key) == cartpole((), observation, key=key)[1]
-    with pytest.raises(
-        ShoalError, match=r"^act\(observation\) is for policies without memory, .*policy\(memory, "
-    ):
-        pendulum.act(np.zeros(3))
 
 
 def test_a_key_samples_and_none_is_greedy(cartpole):
@@ -306,34 +294,67 @@ def test_masks_of_other_spaces():
         as_mask(np.ones(2), Box(-1.0, 1.0, (2,)), ())
 
 
-def test_memory_carries_the_noise_from_step_to_step(pendulum):
-    """Neighbouring samples differ little while an episode goes on, and start anew where `first` says so."""
-    observation, keys = np.zeros(3, np.float32), jax.random.split(jax.random.key(0), 20)
-    assert pendulum.initial_memory().state.noise.shape == (1, 1)
-
-    def walk(first):
-        memory, actions = pendulum.initial_memory(), []
-        for k, key in enumerate(keys):
-            memory, action = pendulum(memory, observation, first=first or k == 0, key=key)
-            assert action.shape == (1,)
-            actions.append(float(action[0]))
-        return np.abs(np.diff(actions)).mean()
-
-    assert walk(first=False) < walk(first=True) / 3
-    batch = pendulum.initial_memory((4,))
-    memory, actions = pendulum(batch, np.zeros((4, 3)), key=keys[0])
-    assert memory.state.noise.shape == (4, 1)
-    assert actions.shape == (4, 1)
-    assert len(np.unique(actions)) == 4
-    assert np.all(np.abs(actions) <= 2)  # the torque's own bounds
+NOISE = {
+    "correlated": {"correlated_noise": True, "noise_correlation": 0.99, "distribution": "tanh_normal"},
+    "gsde": {"distribution": "gsde"},
+    "gsde of an episode": {"distribution": "gsde", "gsde_steps": 0},
+}
 
 
-def test_memory_of_another_batch_is_one_sentence(pendulum):
+@pytest.mark.parametrize("name", NOISE)
+@pytest.mark.quick("correlated")
+def test_noise_is_no_memory_of_a_policy(name):
+    """No greedy action reads it; a sample is drawn by itself, as widely as the policy says."""
+    config = with_settings(PPOConfig(), hidden_sizes=(8,), action_scaling="clip", **NOISE[name]).resolved()
+    policy, observations = policy_of(envs.make("Pendulum-v1"), config), np.ones((2000, 3))
+    assert (policy.initial_memory(), policy.memory_lasts) == ((), "none")
+    mode = policy.act(observations[0])
+    held = policy.algorithm.memory((1,))
+    assert jax.tree.leaves(held.noise)
+    timestep = restart(jnp.ones((1, 3)))._replace(first=jnp.ones(1, bool), last=jnp.zeros(1, bool))
+    held = held._replace(noise=jax.tree.map(lambda x: x + 3, held.noise))
+    _, action, _ = policy.algorithm.act(policy.parameters, held, timestep, jax.random.key(0), greedy=True)
+    np.testing.assert_array_equal(action[0], mode)
+
+    samples = [policy.act(observations, key=jax.random.key(k)) for k in range(2)]
+    assert abs(np.corrcoef(*(x[:, 0] for x in samples))[0, 1]) < 0.1
+    distribution = policy.parameters.actor.policy(jnp.ones(3))
+    expected = jax.vmap(distribution.sample)(jax.random.split(jax.random.key(5), 2000))
+    bounds = (-2, 2)
+    scale = 2.0 if name == "correlated" else 1.0  # tanh is rescaled to the bounds
+    np.testing.assert_allclose(samples[0].std(), np.clip(scale * expected, *bounds).std(), rtol=0.1)
+
+
+def test_a_memory_is_without_the_noise():
+    settings = {"core": "gru", "hidden_sizes": (4,), "correlated_noise": True, "previous_action": True}
+    policy = policy_of(envs.make("Pendulum-v1"), with_settings(PPOConfig(), **settings).resolved())
+    memory = policy.initial_memory((2,))
+    for key in (None, jax.random.key(0)):
+        memory, action = policy(memory, np.zeros((2, 3)), key=key)
+        assert (memory.state.noise, action.shape) == ((), (2, 1))
+        assert np.all(memory.state.action == action / 2) or key is not None
+    assert policy.memory_lasts == "trial"
+
+
+def test_noise_is_no_memory_of_several_agents():
+    settings = {"hidden_sizes": (4,), "correlated_noise": True, "parameters": "agent"}
+    policy = policy_of(envs.make("particles/Navigator-v0"), with_settings(PPOConfig(), **settings).resolved())
+    assert policy.initial_memory() == ()
+    observation = np.zeros((policy.spec.num_agents, *policy.spec.observation_space.shape))
+    assert policy.act(observation).shape == policy.act(observation, key=jax.random.key(0)).shape
+
+
+def test_memory_of_another_batch_is_one_sentence():
+    policy = policy_of(Halves(), BanditConfig())
     with pytest.raises(ShoalError) as error:
-        pendulum(pendulum.initial_memory(), np.zeros((4, 3)))
+        policy(policy.initial_memory(), np.zeros((4, 1)))
     assert str(error.value) == (
-        "memory has shape (1, 1) and the observations are 4; begin with initial_memory((4,))."
+        "memory has shape (1,) and the observations are 4; begin with initial_memory((4,))."
     )
+    with pytest.raises(
+        ShoalError, match=r"^act\(observation\) is for policies without memory, .*policy\(memory, "
+    ):
+        policy.act(np.zeros(1))
 
 
 def test_a_memory_is_cleared_where_it_is_new_and_where_first_says_so():

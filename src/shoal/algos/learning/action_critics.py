@@ -49,8 +49,8 @@ def pessimistic(config: ReplayedConfig, output: PyTree, key: Array) -> Array:
     """Combine the target critics' outputs [K, B] into one that is low: the least number, the distribution of the least
     mean, or the quantiles of all without the greatest `drop_quantiles` of each.
 
-    Sources: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods"; of `target_critics`
-    that are drawn, Chen et al. 2021, "Randomized Ensembled Double Q-Learning"; of quantiles, Kuznetsov et al. 2020,
+    Sources: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods"; of some that are
+    drawn, Chen et al. 2021, "Randomized Ensembled Double Q-Learning"; of quantiles, Kuznetsov et al. 2020,
     "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional Quantile Critics".
     """
     kind = kind_of(config)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal.algos.learning import metric_means
 from shoal.ops import distributional, off_policy, q_losses, value_losses
-from shoal.types import Array, Mean, PyTree
+from shoal.types import CLIPPING, Array, Mean, PyTree
 
 if TYPE_CHECKING:
     from shoal.algos.dqn_config import DQNConfig
@@ -39,26 +39,31 @@ def legal(values: Array, mask: Array | None) -> Array:
     return jnp.where(mask | ~jnp.any(mask, axis=-1, keepdims=True), values, -jnp.inf)
 
 
-def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
+def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> tuple[Array, Array]:
     """Compute the loss of each transition [B] for the network's output at its start; 0 where the weight is 0.
 
     For expected values this is half the squared TD error, or Huber's; for a distribution the cross-entropy with the
     projected distribution of the target (C51); for quantiles their regression (QR-DQN).
+
+    Returns:
+      the losses, and the errors by which the transitions have priority: the TD errors, or these losses again.
     """
     transition, end = (batch.action, batch.reward, batch.discount), (batch.output, batch.weight)
     kind, delta = getattr(config.network, "values", "expected"), config.huber_delta
     if kind == "categorical":
         atoms = jax.lax.stop_gradient(output.atoms[..., 0, :])  # the same of all actions
         after = (atoms, batch.output.logits, batch.weight)
-        return distributional.categorical_q_learning(
+        losses = distributional.categorical_q_learning(
             atoms, output.logits, *transition, *after, selector_t=batch.selector
         )
+        return losses, losses
     if kind == "quantile":
         fractions = distributional.quantile_fractions(output.shape[-1])
         delta = delta if config.huber else 0.0
-        return distributional.quantile_q_learning(
+        losses = distributional.quantile_q_learning(
             output, fractions, *transition, *end, delta=delta, selector_t=batch.selector
         )
+        return losses, losses
     if config.munchausen:
         error = q_losses.munchausen_q_learning(
             output,
@@ -72,7 +77,13 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> Array:
         )
     else:
         error = q_losses.q_learning(output, *transition, *end, selector_t=batch.selector)
-    return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error)
+    return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error), error
+
+
+def no_clipping(config: DQNConfig) -> dict[str, Mean]:
+    """Return what `clipping` adds to: zeros."""
+    is_categorical = getattr(config.network, "values", "expected") == "categorical"
+    return dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(()))) if is_categorical else {}
 
 
 def clipping(config: DQNConfig, batch: SampledTransitions, axis: tuple[str, ...]) -> dict[str, Mean]:
@@ -80,7 +91,7 @@ def clipping(config: DQNConfig, batch: SampledTransitions, axis: tuple[str, ...]
 
     Atoms from r / (1 - γ) of the least reward to that of the greatest hold all targets; γ is 0 where nothing follows.
     """
-    if getattr(config.network, "values", "expected") != "categorical":
+    if not no_clipping(config):
         return {}
     best = jnp.argmax(batch.selector, axis=-1)[:, None, None]
     logits = jnp.take_along_axis(batch.output.logits, best, axis=-2)[:, 0]

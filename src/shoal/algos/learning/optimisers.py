@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ class ActorCriticOptimizerConfig(OptimizerConfig):
     critic_optimizer_numbers: Any = settings.keyed("critic_optimizer_args")
     """As optimizer_numbers, for the critic's optimiser; () takes the actor's where that is the critic's too."""
 
-    def with_critic_defaults(self) -> "ActorCriticOptimizerConfig":
+    def with_critic_defaults(self) -> Self:
         """Replace each setting of the critic that is None by the actor's."""
         is_own = self.critic_optimizer is not None
         own_arguments: tuple[str, ...] = () if is_own else self.optimizer_args
@@ -265,9 +265,7 @@ def _optimizer(
     return optimizer_named(name, texts, learning_rate * rate, numbers)
 
 
-def build(
-    config: JointOptimizerConfig, parts: Parts, rate: Array | float
-) -> optax.GradientTransformation:
+def build(config: JointOptimizerConfig, parts: Parts, rate: Array | float) -> optax.GradientTransformation:
     """Make the optimiser of a network's parts, with its learning rates multiplied by `rate`.
 
     It is made again inside each update from the traced learning rate, so that a schedule is data. Its state does not

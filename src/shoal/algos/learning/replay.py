@@ -26,9 +26,12 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal.algos.learning import priorities
+from shoal.algos.learning.priorities import Priorities
 from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.types import Array, Clock, EnvSpec, PyTree, Trajectory, spaces, transitions
 
@@ -44,6 +47,7 @@ class StoredSteps(NamedTuple):
     action_mask: Array | None = None
     alive: Array | None = None  # False ends a stream as `last` does; None: it is in `last` already
     extras: PyTree = ()  # the algorithm's own, such as the log-probability of the action
+    priorities: Priorities | None = None  # of rings alone: rows are drawn by them; None: all alike
 
 
 class Window(NamedTuple):
@@ -55,6 +59,7 @@ class Window(NamedTuple):
     discount: Array  # the environment's, [n, B]
     last: Array  # whether the step led to the end of its episode, [n, B]
     weight: Array  # 0 after the end of an episode and from the newest time-step on, else 1, [n, B]
+    probability: Array | None = None  # with which the start was drawn, [B]; None: all alike
 
 
 class NStepReturn(NamedTuple):
@@ -64,6 +69,9 @@ class NStepReturn(NamedTuple):
     discount: Array  # γ^k; 0 where the episode terminated, and where the weight is 0
     steps: Array  # k, the steps that are summed; the value is that of the observation there
     weight: Array  # 0 where no transition starts
+
+
+_PRIORITIZED = Needs("prioritized_replay", (True,))
 
 
 @struct.struct
@@ -86,6 +94,14 @@ class ReplayConfig:
     """Makes this many gradient steps each time that it learns (train_frequency)."""
     n_step: int = parameter(1, low=1, high=LARGEST_INDEX, group="most used")
     """Sums the rewards of this many steps before the value that is bootstrapped; fewer at the end of an episode."""
+    prioritized_replay: bool = False
+    """Draws transitions of great errors more often (Schaul et al. 2016), with less weight in the loss."""
+    prioritized_replay_alpha: float = parameter(0.5, low=0.0, high=1.0, needs=_PRIORITIZED)
+    """Draws each transition in proportion to its error to this power (prioritized_replay)."""
+    prioritized_replay_beta: float = parameter(0.4, low=0.0, high=1.0, needs=_PRIORITIZED)
+    """Corrects the loss for this to this degree at the start of training, which rises to 1 (prioritized_replay)."""
+    prioritized_replay_eps: float = parameter(1e-6, above=0.0, needs=_PRIORITIZED)
+    """Adds this to each error, so that every transition may be drawn again (prioritized_replay)."""
 
     def num_rows(self, num_envs: int) -> int:
         """Return C, for the number of all environments: the steps that each ring keeps, and the newest time-step."""
@@ -136,7 +152,6 @@ def new_ring(
     spec: EnvSpec,
     action: Array,
     extras: PyTree,
-    *,
     num_envs: int,
     streams: int,
     axis: tuple[str, ...],
@@ -153,7 +168,11 @@ def new_ring(
     step = StoredSteps(
         spaces.zeros(spec.observation_space), action, number, number, flag, mask, extras=extras
     )
-    return empty_ring(step, num_envs, config.num_rows(num_envs // streams * num_groups(axis)))
+    num_rows = config.num_rows(num_envs // streams * num_groups(axis))
+    ring = empty_ring(step, num_envs, num_rows)
+    return ring._replace(
+        priorities=priorities.empty(num_envs, num_rows) if config.prioritized_replay else None
+    )
 
 
 def collect(
@@ -163,7 +182,6 @@ def collect(
     written: Array,
     trajectory: Trajectory,
     clock: Clock,
-    *,
     streams: int,
     axis: tuple[str, ...],
 ) -> tuple[StoredSteps, Array, Array]:
@@ -273,13 +291,21 @@ def write(ring: StoredSteps, written: Array, steps: StoredSteps) -> tuple[Stored
         new = jnp.swapaxes(new, 0, 1)
         return x.at[:, rows].set(new, unique_indices=True, mode="promise_in_bounds")
 
+    if (drawn_by := ring.priorities) is not None:
+        is_newest = jnp.arange(length)[:, None] == length - 1
+        drawn_by = priorities.rows_written(drawn_by, rows, ~(_has_ended(steps) | is_newest).T)
+    ring = jax.tree.map(put, ring._replace(priorities=None), steps)._replace(priorities=drawn_by)
     written = written + (length - 1)
-    return jax.tree.map(put, ring, steps), jnp.where(written < 2 * num_rows, written, written - num_rows)
+    return ring, jnp.where(written < 2 * num_rows, written, written - num_rows)
 
 
 def sample(key: Array, ring: StoredSteps, written: Array, batch_size: int, n: int) -> Window:
-    """Draw windows of n steps from all pairs of an environment and an age, uniformly with replacement."""
+    """Draw windows of n steps from all pairs of an environment and an age, with replacement: uniformly, or by the
+    rings' priorities."""
     num_envs, num_rows = ring.last.shape
+    if ring.priorities is not None:
+        env, row, probability = priorities.draw(key, ring.priorities, batch_size)
+        return windows(ring, written, env, (written - row) % num_rows, n)._replace(probability=probability)
     # One draw for both: on a CPU half of the time is random bits.
     pair = jax.random.randint(key, (batch_size,), 0, num_envs * jnp.minimum(written, num_rows - 1))
     return windows(ring, written, pair % num_envs, 1 + pair // num_envs, n)
@@ -296,7 +322,7 @@ def windows(ring: StoredSteps, written: Array, env: Array, age: Array, n: int) -
     # Time-major: a CPU waits for the memory of many starts at once, which takes a third less than window by window.
     small = ring._replace(observation=(), action=(), action_mask=None, extras=())
     steps = _gather(small, env, (start + step) % num_rows)
-    ended = steps.last if steps.alive is None else steps.last | ~steps.alive
+    ended = _has_ended(steps)
     has_ended = jnp.cumsum(ended, axis=0) > 0
     is_step = (step < age) & (age <= written) & ~has_ended
     weight = jnp.where(is_step[:n], 1.0, 0.0)
@@ -332,5 +358,46 @@ def n_step_return(window: Window, gamma: Array | float) -> NStepReturn:
     return NStepReturn(reward, jnp.where(weight > 0, after[-1], 0.0), steps, weight)
 
 
+def draw(
+    config: ReplayConfig,
+    key: Array,
+    ring: StoredSteps,
+    written: Array,
+    progress: Array,
+    axis: tuple[str, ...],
+) -> tuple[Window, Array | float]:
+    """Draw a group's part of the batch of one gradient step.
+
+    Args:
+      progress: of the run, from 0 to 1 (`Clock.progress`).
+    Returns:
+      the windows, and the factors of their losses, [B], that undo how priorities change their mean: in part before the
+      end of the run; 1 without priorities.
+    """
+    window = sample(key, ring, written, config.batch_size // num_groups(axis), config.n_step)
+    if window.probability is None:
+        return window, 1.0
+    beta = config.prioritized_replay_beta
+    return window, priorities.weights(window.probability, beta + (1.0 - beta) * progress, axis)
+
+
+def with_errors(
+    config: ReplayConfig, ring: StoredSteps, window: Window, error: Array, axis: tuple[str, ...]
+) -> StoredSteps:
+    """Return the rings with priorities by the errors [B] of the windows that were drawn; as they are, without any."""
+    if ring.priorities is None:
+        return ring
+    priority = (jnp.abs(error) + config.prioritized_replay_eps) ** config.prioritized_replay_alpha
+    priority = jnp.where(window.weight[0] > 0, priority, 0.0)
+    return ring._replace(
+        priorities=priorities.updated(ring.priorities, window.env, window.start, priority, axis)
+    )
+
+
+def _has_ended(steps: StoredSteps) -> Array:
+    return steps.last if steps.alive is None else steps.last | ~steps.alive
+
+
 def _gather(ring: StoredSteps, env: Array, rows: Array) -> StoredSteps:
+    ring = ring._replace(priorities=None)
     return jax.tree.map(lambda x: x.at[env, rows].get(mode="promise_in_bounds"), ring)
