@@ -156,8 +156,8 @@ WORDS = {
     "--gamma=": "--gamma",
     "--seeds 2 --seeds 3": "--seeds",
     "--norm-obs --no-norm-obs": "norm-obs",
-    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, c51, dqn, mappo, ppo, pqn, qr_dqn, rainbow, "
-    "reinforce; did you mean 'ppo'?",
+    "--algorithm pop": "there is no algorithm 'pop'; there are a2c, c51, ddpg, dqn, mappo, ppo, pqn, qr_dqn, rainbow, "
+    "reinforce, sac, td3; did you mean 'ppo'?",
     "--algorithm dqn --buffer-size 50": "fewer than the num_steps=10 of a rollout; it must be at least 80",
     "--algorithm dqn --buffer-size 80 --n-step 20": "fewer than n_step=20; choose buffer_size=160, or n_step=10",
     "--algorithm dqn --batch-size 20000": "batch_size=20000 is greater than buffer_size=10000",
@@ -165,6 +165,8 @@ WORDS = {
     "--algorithm dqn --total-steps 9000": "learning_starts=10000 leaves no gradient step in the 8,960",
     "--algorithm dqn --train-frequency 600000": "train_frequency=600000 leaves no gradient step",
     "--algorithm dqn --buffer-size 1e9": "buffer_size=1000000000 needs at least",
+    "--algorithm sac --correlated-noise": "correlated_noise=True has no effect with action_space=Discrete(n=2)",
+    "--algorithm sac --ent-coef 0.1": "the weight of the entropy is --alpha (alpha) of sac",
     "--algorithm dqn --core gru": "dqn learns from single ones; choose core='none', or algorithm pqn",
     "--algorithm dqn --munchausen --double": "so that double=True has no effect",
     "--algorithm dqn --multistep retrace": "n_step=1 has none; choose n_step=5",

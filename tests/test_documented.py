@@ -97,7 +97,7 @@ COMING_FROM = (ROOT.parents[1] / "docs" / "coming_from.md").read_text()
 
 
 def known_settings() -> set[str]:
-    """All settings of PPO and DQN, and the further keywords and flags of training."""
+    """All settings of PPO, DQN, SAC and TD3, and the further keywords and flags of training."""
     known = set(vars(LoggerFlags())) | {
         "algorithm",
         "film_every",
@@ -106,7 +106,7 @@ def known_settings() -> set[str]:
         "start_from",
         "max_episode_steps",
     }
-    for algorithm in ("ppo", "dqn"):
+    for algorithm in ("ppo", "dqn", "sac", "td3"):
         _, run, config, *_ = defaults(algorithm=algorithm)
         known |= settings.settings_of(run).keys() | settings.settings_of(config).keys()
     return known

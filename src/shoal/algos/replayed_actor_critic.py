@@ -176,7 +176,7 @@ def act(
     distribution, noise = policy.actor.policy(observation, timestep.action_mask), memory.noise
     explores = not greedy and not isinstance(policy.random, tuple)
     noise_key, random_key, key = jax.random.split(key, 3) if explores else (key, key, key)
-    if explores and config.correlated_noise:
+    if explores and not isinstance(noise, tuple):
         noise = actions.draw_noise(noise, timestep.first, noise_key, config.noise_correlation)
     if explores:
         raw = explore(config, distribution, noise, key)

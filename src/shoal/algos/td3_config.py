@@ -8,6 +8,7 @@ from shoal.algos.replayed_actor_critic import Rules
 from shoal.algos.replayed_config import ReplayedConfig
 from shoal.algos.td3 import TD3
 from shoal.config import settings, struct
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import action_critics, networks
 from shoal.nets.action_critics import ActionCriticsConfig
@@ -40,7 +41,9 @@ class TD3Config(ReplayedConfig):
     """Adds normal noise of this deviation to actions in [-1, 1] while transitions are collected."""
     policy_noise: float = parameter(0.2, low=0.0, group="targets")
     """Adds normal noise of this deviation to the actions of targets, in [-1, 1]."""
-    noise_clip: float = parameter(0.5, low=0.0, group="targets")
+    noise_clip: float = parameter(
+        0.5, low=0.0, group="targets", needs=Needs("policy_noise", other_than=(0.0,), such_as=0.2)
+    )
     """Clips the noise of the actions of targets to plus and minus this."""
 
 

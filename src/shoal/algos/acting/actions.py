@@ -66,7 +66,8 @@ def without_noise(distribution: ActionDistribution) -> ActionDistribution:
 
 def initial_noise(config: NoiseConfig, space: Space, batch_shape: tuple[int, ...]) -> Array | tuple[()]:
     """Make the noise before the first step, [*batch_shape, A]; () where each step's is drawn by itself."""
-    return jnp.zeros((*batch_shape, spaces.zeros(space).size)) if config.correlated_noise else ()
+    is_drawn = config.correlated_noise and isinstance(space, Box)
+    return jnp.zeros((*batch_shape, spaces.zeros(space).size)) if is_drawn else ()
 
 
 def draw_noise(noise: Array, first: Array, key: Array, correlation: Array | float) -> Array:

@@ -43,8 +43,8 @@ def train(
 
     Args:
       environment: a name, `module:Name`, or itself; may be left out with a `config`.
-      algorithm: a name ("ppo", "mappo", "a2c", "reinforce", "dqn", "c51", "rainbow", "qr_dqn", "pqn"), `module:Name`,
-        or a config itself.
+      algorithm: a name ("ppo", "mappo", "a2c", "reinforce", "dqn", "c51", "rainbow", "qr_dqn", "pqn", "sac", "td3",
+        "ddpg"), `module:Name`, or a config itself.
       environment_parameters: of an environment given by name, such as `{"gravity": 9.0}`.
       config: a run directory or its `config.json`, whose settings are used; or a file of settings, by its path or the
         name of a recipe; or several of them, each over those before it.
