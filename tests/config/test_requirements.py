@@ -133,6 +133,17 @@ def test_an_algorithm_of_ones_own_declares_its_table():
     )
 
 
+EVERY_SETTING = {
+    name for x in [RunConfig, *map(config_class, algorithms())] for name in settings_of(x())
+}
+
+
+def test_an_alternative_that_an_algorithm_lacks_meets_nothing():
+    table = {"a": ((Needs("b", (True,)), Needs("missing", (3,))),)}
+    with pytest.raises(ShoalError, match=r"a=1 has no effect with b=False; it needs b=True\."):
+        check_needs({"a"}, {"a": 1, "b": False}, table)
+
+
 @pytest.mark.parametrize("config", [RunConfig, *map(config_class, algorithms())])
 def test_the_table_names_settings_and_values_that_there_are(config):
     fields = settings_of(config())
@@ -141,7 +152,8 @@ def test_the_table_names_settings_and_values_that_there_are(config):
                for x in (e if isinstance(e, tuple) else (e,))]  # fmt: skip
     assert entries
     for name, needs in entries:
-        assert name in fields and needs.name in {*fields, "action_space", "has_memory", "num_agents"}
+        # Of several alternatives some may be settings of another algorithm's.
+        assert name in fields and needs.name in EVERY_SETTING | {"action_space", "has_memory", "num_agents"}
         if typing.get_origin(hints.get(needs.name)) is typing.Literal:
             values = {*needs.values, *needs.other_than, *([needs.such_as] if needs.other_than else [])}
             assert values <= set(typing.get_args(hints[needs.name]))

@@ -162,7 +162,7 @@ def test_every_public_function_is_used():
 def test_without_the_page_some_are_not():
     """The reader sees what an example alone uses, and what nothing does."""
     missing = unused("")
-    assert "shoal.ops.off_policy.retrace_continuous" in missing
+    assert "shoal.ops.statistics.merge_moments" in missing
     assert not {"shoal.ops.returns.gae", "shoal.ops.distributions.continuous.Normal.log_prob"} & set(missing)
-    examples = "```python\nfrom shoal.ops import off_policy\noff_policy.retrace_continuous()\n```"
-    assert set(missing) - set(unused(examples)) == {"shoal.ops.off_policy.retrace_continuous"}
+    examples = "```python\nfrom shoal.ops import statistics\nstatistics.merge_moments()\n```"
+    assert set(missing) - set(unused(examples)) == {"shoal.ops.statistics.merge_moments"}

@@ -89,16 +89,15 @@ def _missing(name: str, values: Mapping[str, object], table: Table) -> list[Need
     """Return the conditions that a setting lacks, the alternatives of one entry; empty if it has an effect."""
     for entry in table.get(name, ()):
         alternatives = entry if isinstance(entry, tuple) else (entry,)
-        missing = [_unmet(needs, values, table) for needs in alternatives]
-        if all(missing):
+        # Others are another algorithm's, which has such a setting.
+        missing = [_unmet(needs, values, table) for needs in alternatives if needs.name in values]
+        if missing and all(missing):
             return [needs for part in missing for needs in part]
     return []
 
 
 def _unmet(needs: Needs, values: Mapping[str, object], table: Table) -> list[Needs]:
     """Return the condition itself, or those of the setting that it names, if they are not met; empty if they are."""
-    if needs.name not in values:  # another algorithm's, which has no such setting
-        return []
     if not needs.is_met(values[needs.name]):
         return [needs]
     return _missing(needs.name, values, table)

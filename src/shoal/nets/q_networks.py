@@ -27,7 +27,7 @@ from shoal.nets.noisy import NoisyMLP
 from shoal.nets.outputs import Value
 from shoal.nets.q_heads import DistributionalQHead, DuelingQHead, QHead, QuantileQHead
 from shoal.nets.torso_choice import PartSettings, build_head, part
-from shoal.nets.torso_config import NORMALISED, CoreConfig
+from shoal.nets.torso_config import NORMALISED, SOME_LAYERS, CoreConfig
 from shoal.nets.value_heads import CategoricalValueHead, QuantileValueHead, ScalarValueHead, expectation
 from shoal.types import Array, EnvSpec, PyTree
 from shoal.types.spaces import Discrete
@@ -101,7 +101,7 @@ class QNetworkConfig(PredictionConfig, CoreConfig):
         "initialiser": (_SOME_PLAIN,),
         "layer_norm_bias": (NORMALISED, _SOME_PLAIN),
         "head_initialiser": (_PLAIN,),
-        "head_hidden_scale": (_PLAIN,),
+        "head_hidden_scale": (SOME_LAYERS, _PLAIN),
     }
 
     hidden_sizes: tuple[int, ...] = (120, 84)

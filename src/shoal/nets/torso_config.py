@@ -21,6 +21,7 @@ MAX_LAYERS = 64  # deeper networks take long to trace and compile, and have been
 MAX_CHANNELS = 2**24  # of more, XLA could not index the numbers of a small image
 _CORE = Needs("core", other_than=("none",), such_as="gru")
 _HEAD_LAYERS = Needs("head_sizes", other_than=((),), such_as=(64,))
+SOME_LAYERS = (Needs("hidden_sizes", other_than=((),), such_as=(64,)), _HEAD_LAYERS)
 NORMALISED = tuple(  # of some layers
     Needs(f"{layers}layer_norm", (True,)) for layers in ("", "encoder_", "head_")
 )
@@ -102,7 +103,7 @@ class TorsoConfig:
     _uniform."""
     hidden_scale: float = parameter(math.sqrt(2), above=0.0, initial=True)
     """Scales the initial weights of encoder and hidden layers by this."""
-    head_hidden_scale: float | None = parameter(None, above=0.0, initial=True)
+    head_hidden_scale: float | None = parameter(None, above=0.0, initial=True, needs=(SOME_LAYERS,))
     """Scales the initial weights of the hidden layers of policy and value by this; None uses hidden_scale."""
     head_initialiser: str = "orthogonal"
     """Draws the initial weights of the last layers of policy and value by this initialiser."""

@@ -99,7 +99,8 @@ class ReplayConfig:
     prioritized_replay_alpha: float = parameter(0.5, low=0.0, high=1.0, needs=_PRIORITIZED)
     """Draws each transition in proportion to its error to this power (prioritized_replay)."""
     prioritized_replay_beta: float = parameter(0.4, low=0.0, high=1.0, needs=_PRIORITIZED)
-    """Corrects the loss for this to this degree at the start of training, which rises to 1 (prioritized_replay)."""
+    """Weights each loss by its probability to minus this power at the start of training, which rises to 1
+    (prioritized_replay)."""
     prioritized_replay_eps: float = parameter(1e-6, above=0.0, needs=_PRIORITIZED)
     """Adds this to each error, so that every transition may be drawn again (prioritized_replay)."""
 
