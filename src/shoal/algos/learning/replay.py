@@ -11,6 +11,8 @@ is kept. All environments and ages are drawn alike. Rows whose episode is over (
 transition and have weight 0, so a mean over a batch is sum(w x) / sum(w). Several agents are streams, N A in the place
 of N (`shoal.types.agent_axis`).
 
+With `prioritized_replay` the rings have priorities (`priorities.py`), by which `sample` draws.
+
     ring, written = write(ring, written, stored_steps(trajectory))
     window = sample(key, ring, written, batch_size, n)
     target = n_step_return(window, gamma)
