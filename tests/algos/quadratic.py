@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from shoal import envs
 from shoal.envs.base import restart, transition
-from shoal.types.spaces import Box
+from shoal.types.spaces import Box, MultiDiscrete
 
 LOW, HIGH = (-2.0, 0.0), (6.0, 0.5)
 
@@ -32,3 +32,19 @@ class Quadratic:
         unit = 2.0 * (action - low) / (high - low) - 1.0
         reward = -self.scale * jnp.sum((unit - jnp.asarray(self.best)) ** 2)
         return (), transition(jnp.ones(1), reward, terminated=True)
+
+
+@envs.environment
+class Unbounded(Quadratic):
+    """With a number that has no bound below."""
+
+    low: tuple[float, float] = (-2.0, -float("inf"))
+
+
+@envs.environment
+class Choices(Quadratic):
+    """With several choices in place of numbers."""
+
+    @property
+    def action_space(self):
+        return MultiDiscrete((2, 3))

@@ -203,7 +203,7 @@ def test_it_finds_the_optimal_values_within_one_percent(case):
     assert error < 0.01
 
 
-@pytest.mark.parametrize("process", ["chain", "grid"])
+@pytest.mark.parametrize("process", ["chain", "grid", "costs"])
 @pytest.mark.slow
 def test_sac_finds_the_soft_values_and_the_policy_of_a_temperature(process):
     """By soft value iteration: values within one percent, and of each state the softmax of these values."""

@@ -198,6 +198,13 @@ def check_replayed(config: "ReplayedConfig", spec: EnvSpec) -> None:
     takes = "a Discrete, or " if config.rules.target_entropy is not None else ""
     if isinstance(space, Box) or not (takes and isinstance(space, Discrete)):
         check_bounded(space, name, takes)
+    # A network of one's own does not say what its policy is.
+    kind, is_certain = getattr(network, "distribution", None), config.rules.target_entropy is None
+    fitting = ("deterministic",) if is_certain else ("tanh_normal", "auto")
+    if isinstance(space, Box) and kind is not None and kind not in fitting:
+        raise ShoalError(
+            f"distribution={kind!r} is not the policy that {name} learns; it must be {fitting[0]!r}."
+        )
     check_observations(config, spec)
     check_integers(config)
     config.optimization.validate()
