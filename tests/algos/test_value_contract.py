@@ -1,4 +1,5 @@
-"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, Rainbow, QR-DQN, PQN."""
+"""What every algorithm that learns the values of actions promises: DQN and its variants, C51, Rainbow, QR-DQN, PQN; and
+SAC, TD3 and DDPG, but for how they act."""
 
 import functools
 
@@ -6,8 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quadratic import Quadratic
 from tiny_worlds import SMALL, Halves, assert_equal, values
-from value_rollouts import NUM_ACTIONS, SPEC, clock_at, config_of, history_of, rollout_of
+from value_rollouts import (
+    BOX,
+    NUM_ACTIONS,
+    SPEC,
+    clock_at,
+    config_of,
+    history_of,
+    rollout_for,
+    rollout_of,
+)
 
 from shoal.algos.acting import exploration
 from shoal.algos.acting.exploration import ExplorationConfig, epsilon
@@ -41,6 +52,26 @@ CASES = {
     "pqn, noisy and dueling": ("pqn", {"noisy": True, "dueling": True}),
     "pqn with a core": ("pqn", {"core": "gru", "core_size": 4, "chunk_length": 3, "burn_in": 2}),
 }
+BOTH, RETRACE = {"learning_rate": 0.01, "critic_learning_rate": 0.01}, {"multistep": "retrace", **STEPS}
+ATOMS = {"values": "categorical", "num_atoms": 7, "v_min": -3.0, "v_max": 3.0}
+QUANTILES = {"values": "quantile", "num_quantiles": 5}
+ACTOR_CRITICS = {
+    "sac": ("sac", BOX, {"norm_obs": True}),
+    "sac of a Discrete": ("sac", SPEC, STEPS),
+    "sac at a fixed temperature": ("sac", BOX, {"autotune": False, "alpha": 0.1, "correlated_noise": True}),
+    "sac by two of four": ("sac", BOX, {"num_critics": 4, "target_critics": 2, "critic_layer_norm": True}),
+    "sac with retrace": ("sac", BOX, RETRACE),
+    "sac with retrace of a Discrete": ("sac", SPEC, RETRACE),
+    "sac, uncorrected": ("sac", BOX, {"multistep": "uncorrected", **STEPS, "q_lambda": 0.7}),
+    "sac of atoms": ("sac", BOX, ATOMS),
+    "sac of quantiles": ("sac", BOX, QUANTILES | {"drop_quantiles": 2}),
+    "sac of quantiles of a Discrete": ("sac", SPEC, QUANTILES | {"target_critics": 1}),
+    "td3": ("td3", BOX, {}),
+    "td3 of atoms": ("td3", BOX, ATOMS | STEPS),
+    "td3 of quantiles": ("td3", BOX, QUANTILES | {"num_critics": 3, "norm_obs": True}),
+    "ddpg": ("ddpg", BOX, {"correlated_noise": True}),
+}
+QUICK_ACTORS = ("sac", "sac with retrace of a Discrete", "td3 of atoms")
 QUICK = ("noisy", "retrace", "c51", "prioritized", "rainbow", "pqn with a core")
 each = pytest.mark.parametrize("case", CASES)
 
@@ -48,9 +79,13 @@ each = pytest.mark.parametrize("case", CASES)
 @functools.cache
 def made(case):
     """The config of a case, its algorithm, a new learner and its compiled update."""
-    name, settings = CASES[case]
-    config = config_of(name, **{"learning_rate": 0.01} | settings)
-    algorithm = config.algorithm(SPEC)
+    if case in ACTOR_CRITICS:
+        name, spec, settings = ACTOR_CRITICS[case]
+        config = config_of(name, **BOTH | settings)
+    else:
+        (name, settings), spec = CASES[case], SPEC
+        config = config_of(name, **{"learning_rate": 0.01} | settings)
+    algorithm = config.algorithm(spec)
     return config, algorithm, algorithm.init(jax.random.key(1), NUM_ENVS), jax.jit(algorithm.update)
 
 
@@ -59,9 +94,8 @@ def updated(case, history, learner=None, keys=None, rollouts=2):
     config, algorithm, first, update = made(case)
     learner = first if learner is None else learner
     for u in range(rollouts):
-        extras = getattr(config, "multistep", "") == "retrace"
-        memory = algorithm.memory((NUM_ENVS,))
-        trajectory = rollout_of(history, u * NUM_STEPS, NUM_STEPS, memory, extras=extras)
+        spec, memory = ACTOR_CRITICS.get(case, (None, SPEC))[1], algorithm.memory((NUM_ENVS,))
+        trajectory = rollout_for(config, spec, history, u * NUM_STEPS, NUM_STEPS, memory)
         own_keys = keys or Keys(jax.random.key(u), jax.random.key(100 + u))
         learner, metrics, _ = update(learner, trajectory, own_keys, clock_at(u, 8))
     return learner, metrics
@@ -76,22 +110,24 @@ def differ(first, second):
     return any((first[name] != second[name]).any() for name in first)
 
 
-@each
-@pytest.mark.quick(*QUICK)
+@pytest.mark.parametrize("case", [*CASES, *ACTOR_CRITICS])
+@pytest.mark.quick(*QUICK, *QUICK_ACTORS)
 def test_an_update_is_pure_and_what_may_not_be_read_changes_nothing(case):
     """The same numbers twice, from inputs that stay; and with others, or NaN, in every entry without a meaning."""
     before = values(made(case)[2])
     learner, metrics = updated(case, history(unread=7.5))
     assert_equal((learner, metrics), updated(case, history(unread=7.5)))
     assert_equal(before, values(made(case)[2]))
-    with_nan, nan_metrics = updated(case, history())
+    unread = history()
+    terminated = (unread.last & (unread.discount == 0))[..., None]
+    with_nan, nan_metrics = updated(case, unread._replace(mask=unread.mask | terminated))
     assert_equal((learner.shared, metrics), (with_nan.shared, nan_metrics))
     assert differ(learner.shared.network, made(case)[2].shared.network)
     assert all(np.isfinite(x).all() for x in values(learner.shared).values())
 
 
-@each
-@pytest.mark.quick(*QUICK)
+@pytest.mark.parametrize("case", [*CASES, *ACTOR_CRITICS])
+@pytest.mark.quick(*QUICK, *QUICK_ACTORS)
 def test_a_truncated_episode_is_bootstrapped_from_its_final_observation(case):
     """And a terminated one is not: the same episodes with the other end, or another end to see, teach other values."""
     cut = history(unread=0.5)
@@ -258,6 +294,18 @@ def test_noise_of_a_network_enters_the_loss_and_not_the_kept_policy(case):
     assert differ(first, second) == config.network.noisy
 
 
+@pytest.mark.parametrize("case", [case for case, (name, _) in CASES.items() if name != "pqn"])
+@pytest.mark.quick("prioritized")
+def test_without_its_replay_a_learner_has_empty_rings_and_no_priorities(case):
+    _, algorithm, first, _ = made(case)
+    learner, _ = updated(case, history(unread=0.5))
+    assert differ(learner.local, first.local)
+    emptied = algorithm.without_replay(learner)
+    assert_equal(emptied.local, first.local)
+    assert emptied.shared.written == 0
+    assert_equal(emptied.shared.network, learner.shared.network)
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
 def test_the_probability_of_random_actions_decreases_over_a_fraction_of_the_run(fraction):
     config = ExplorationConfig(start_e=0.9, end_e=0.1, exploration_fraction=fraction)
@@ -353,9 +401,20 @@ def test_gradients_are_clipped_by_their_global_norm(name):
     np.testing.assert_allclose(clipped, whole * 0.01 / np.linalg.norm(whole), atol=1e-6)
 
 
-@pytest.mark.parametrize("name, settings", [("dqn", {"n_step": 2}), ("c51", {}), ("pqn", {})])
-@pytest.mark.quick("dqn-settings0", "pqn-settings2")
-def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name, settings):
+AGENTS = [
+    ("dqn", SPEC, {"n_step": 2}),
+    ("c51", SPEC, {}),
+    ("pqn", SPEC, {}),
+    ("sac", BOX, RETRACE),
+    ("sac", SPEC, {}),
+    ("td3", BOX, {"n_step": 2}),
+    ("dqn", SPEC, {"prioritized_replay": True, "n_step": 2}),
+]
+
+
+@pytest.mark.parametrize("name, spec, settings", AGENTS)
+@pytest.mark.quick("dqn-spec0-settings0", "pqn-spec2-settings2", "sac-spec3-settings3", "dqn-spec6-settings6")
+def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name, spec, settings):
     """The same parameters as of one agent in twice the environments, with NaN in all entries of absent agents."""
     sizes = {"buffer_size": 64, "train_frequency": 4} if name != "pqn" else {}
     alone = (
@@ -365,21 +424,21 @@ def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name
     h = history_of(2, NUM_STEPS, NUM_ENVS)
     h = h._replace(discount=np.where(h.last & (h.discount == 1), 0.0, h.discount))
     h = h._replace(observation=np.where(h.last[..., None], np.nan, h.observation))
-    one, keys = config_of(name, **settings | alone).algorithm(SPEC), Keys.of_one_group(jax.random.key(0))
-    trajectory = rollout_of(h, 0, NUM_STEPS, one.memory((NUM_ENVS,)), extras=False)
+    one, keys = config_of(name, **settings | alone).algorithm(spec), Keys.of_one_group(jax.random.key(0))
+    trajectory = rollout_for(config, spec, h, 0, NUM_STEPS, one.memory((NUM_ENVS,)))
     expected, _, _ = jax.jit(one.update)(
         one.init(jax.random.key(1), NUM_ENVS), trajectory, keys, Clock.zero()
     )
-    several = config.algorithm(SPEC._replace(num_agents=2))
+    several = config.algorithm(spec._replace(num_agents=2))
     timesteps = trajectory.timesteps
     fields = ("observation", "reward", "discount", "action_mask")
     of_agents = agent_axis.unfold({name: getattr(timesteps, name) for name in fields}, 2, 1)
     alive = agent_axis.unfold(~timesteps.last, 2, 1)
     nobody = jnp.zeros(alive.shape[:2], bool)
     timesteps = timesteps._replace(**of_agents, alive=alive, last=nobody, first=nobody)
-    actions = agent_axis.unfold(trajectory.actions, 2, 1)
+    actions, extras = agent_axis.unfold((trajectory.actions, trajectory.extras), 2, 1)
     trajectory = trajectory._replace(
-        timesteps=timesteps, actions=actions, extras=((),), memory=several.memory((2,))
+        timesteps=timesteps, actions=actions, extras=(extras,), memory=several.memory((2,))
     )
     learner = several.init(jax.random.key(1), NUM_ENVS // 2)
     new, _, _ = jax.jit(several.update)(learner, trajectory, keys, Clock.zero())
@@ -387,14 +446,30 @@ def test_two_agents_learn_as_two_environments_and_absent_ones_teach_nothing(name
     assert differ(learner.shared.network, new.shared.network)
 
 
-@pytest.mark.parametrize("case", ["double", "noisy", "c51", "qr_dqn", "pqn", "pqn with a core"])
+OF_GROUPS = ("sac of a Discrete", "sac with retrace of a Discrete", "sac of quantiles of a Discrete")
+
+
+@pytest.mark.parametrize(
+    "case", ["double", "noisy", "prioritized", "c51", "qr_dqn", "pqn", "pqn with a core", *OF_GROUPS]
+)
 @pytest.mark.slow
 def test_what_groups_of_environments_share_is_reduced(case):
-    name, settings = CASES[case]
+    name, *_, settings = (CASES | ACTOR_CRITICS)[case]
     config = config_of(name, **settings | {"learning_rate": 0.01})
     if name == "pqn" and "core" in settings:
         config = with_settings(config, chunk_length=4, num_minibatches=2)
     check_reduced(Halves(bonus=1.0), config, ProgramSettings(**SMALL | {"groups": 2}))
+
+
+@pytest.mark.parametrize("case", ["sac at a fixed temperature", "sac by two of four", "td3 of atoms", "ddpg"])
+@pytest.mark.slow
+def test_what_groups_share_is_reduced_where_actions_are_numbers(case):
+    name, _, settings = ACTOR_CRITICS[case]
+    check_reduced(
+        Quadratic(),
+        config_of(name, **settings | {"norm_obs": True}),
+        ProgramSettings(**SMALL | {"groups": 2}),
+    )
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""DQN, C51, QR-DQN and PQN on small decision processes, whose optimal values value iteration gives."""
+"""DQN, C51, QR-DQN, PQN and discrete SAC on small decision processes, whose optimal values value iteration gives."""
 
 from typing import NamedTuple
 
@@ -143,7 +143,10 @@ def learned(name, process, updates, **settings):
     """The values of actions that an algorithm predicts after training by random actions."""
     common = {"hidden_sizes": (), "gamma": GAMMA, "lr_schedule": "linear"}
     common["learning_rate"] = 0.01 if process == "grid" else 0.05
-    common |= {"start_e": 1.0, "end_e": 1.0}
+    if name == "sac":
+        common |= {"critic_learning_rate": common["learning_rate"], "autotune": False}
+    else:
+        common |= {"start_e": 1.0, "end_e": 1.0}
     if name == "c51":
         common |= {"num_atoms": 11} | RANGES[process]
     common |= {"q_lambda": 0.0, "layer_norm": False} if name == "pqn" else REPLAY | MOVES[process]
@@ -152,7 +155,11 @@ def learned(name, process, updates, **settings):
     population, compiled = populate(Walk(name=process), config, **sizes, total_updates=updates)
     population, _ = compiled.train(population, jnp.int32(updates))
     network = jax.tree.map(lambda x: x[0], population.learner.shared.network)
-    output = network.values(jnp.eye(len(PROCESSES[process].terminal)))
+    states = jnp.eye(len(PROCESSES[process].terminal))
+    if name == "sac":
+        policy = network.actor.policy(states, jnp.asarray(PROCESSES[process].legal))
+        return np.asarray(network.critic.values(states)).mean(0), np.asarray(jax.nn.softmax(policy.logits))
+    output = network.values(states)
     return np.asarray(expected_values(config.network, output))
 
 
@@ -194,3 +201,17 @@ def test_it_finds_the_optimal_values_within_one_percent(case):
     counts = PROCESSES[process].legal & ~PROCESSES[process].terminal[:, None]
     error = np.abs(values - known)[counts].max() / np.abs(known[counts]).max()
     assert error < 0.01
+
+
+@pytest.mark.parametrize("process", ["chain", "grid"])
+@pytest.mark.slow
+def test_sac_finds_the_soft_values_and_the_policy_of_a_temperature(process):
+    """By soft value iteration: values within one percent, and of each state the softmax of these values."""
+    alpha, settings = 0.2, {"alpha": 0.2, "tau": 0.2, "learning_starts": 32_768, "train_frequency": 8}
+    values, policy = learned("sac", process, 250, **settings | {"target_network_frequency": 64})
+    legal, terminal = PROCESSES[process].legal, PROCESSES[process].terminal
+    known = optimal(PROCESSES[process], alpha)
+    counts = legal & ~terminal[:, None]
+    assert np.abs(values - known)[counts].max() / np.abs(known[counts]).max() < 0.01
+    soft = np.where(legal, np.exp((known - known.max(-1, keepdims=True)) / alpha), 0.0)
+    assert np.abs(policy - soft / soft.sum(-1, keepdims=True))[~terminal].max() < 0.01

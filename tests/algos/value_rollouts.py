@@ -1,4 +1,4 @@
-"""Histories of made-up episodes for the tests of value-based algorithms: what may not be read is NaN."""
+"""Histories of made-up episodes for the tests of algorithms that learn values: what may not be read is NaN."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.algos import catalogue
+from shoal.algos.replayed_config import ReplayedConfig
+from shoal.algos.replayed_steps import Kept
 from shoal.config.settings import with_settings
 from shoal.types import Clock, EnvSpec, TimeStep, Trajectory
 from shoal.types.spaces import Box, Discrete
 
 NUM_ACTIONS = 3
 SPEC = EnvSpec(Box(-5.0, 5.0, (3,)), Discrete(NUM_ACTIONS))
+LOW, HIGH = (-2.0, 0.0, -1.0), (6.0, 0.5, 1.0)
+BOX = SPEC._replace(action_space=Box(LOW, HIGH, (NUM_ACTIONS,)))  # so that masks are of as many entries
 NAN = float("nan")
 
 
@@ -25,6 +29,7 @@ class History(NamedTuple):
     mask: np.ndarray
     action: np.ndarray
     log_prob: np.ndarray  # of the action
+    number: np.ndarray  # the action of a Box, flat in [-1, 1], [S, N, 3]
 
 
 def history_of(seed, steps, num_envs, end_rate=0.3, unread=NAN):
@@ -43,7 +48,9 @@ def history_of(seed, steps, num_envs, end_rate=0.3, unread=NAN):
     discount = np.where(terminated, 0.0, 1.0)
     observation[terminated] = unread
     reward[1:][last[:-1]] = discount[1:][last[:-1]] = log_prob[last[:-1]] = unread
-    return History(observation, reward, discount, last, mask, action, log_prob)
+    number = np.where(mask[:-1], rng.uniform(-0.95, 0.95, mask[:-1].shape), 0.0)
+    number[last[:-1]] = unread
+    return History(observation, reward, discount, last, mask, action, log_prob, number)
 
 
 def rollout_of(history, begin, length, memory=(), extras=True):
@@ -62,6 +69,19 @@ def rollout_of(history, begin, length, memory=(), extras=True):
     steps = slice(begin, begin + length)
     log_prob = jnp.asarray(history.log_prob[steps], jnp.float32) if extras else ()
     return Trajectory(timesteps, jnp.asarray(history.action[steps], jnp.int32), log_prob, memory)
+
+
+def rollout_for(config, spec, history, begin, length, memory=()):
+    """The rollout with what an algorithm keeps of it; where that is its action, the environment's is not to be read."""
+    if not isinstance(config, ReplayedConfig):
+        return rollout_of(history, begin, length, memory, getattr(config, "multistep", "") == "retrace")
+    trajectory, steps = rollout_of(history, begin, length, memory), slice(begin, begin + length)
+    action, actions = trajectory.actions, jnp.full_like(trajectory.actions, NUM_ACTIONS)
+    if isinstance(spec.action_space, Box):
+        action = jnp.asarray(history.number[steps], jnp.float32)
+        actions = jnp.full_like(action, NAN)
+    raw = jnp.arctanh(action) if action.ndim == 3 else action
+    return trajectory._replace(actions=actions, extras=(action, Kept(raw, trajectory.extras)))
 
 
 def config_of(name, **settings):

@@ -30,7 +30,12 @@ from shoal.nets.mlp import MLP
 from shoal.nets.noisy import NoisyMLP
 from shoal.nets.q_heads import ContinuousQ, DistributionalQHead, DuelingQHead, QHead, QuantileQHead
 from shoal.nets.residual import ResidualCNN
-from shoal.nets.value_heads import CategoricalValueHead, DiscreteValuedHead, ScalarValueHead
+from shoal.nets.value_heads import (
+    CategoricalValueHead,
+    DiscreteValuedHead,
+    QuantileValueHead,
+    ScalarValueHead,
+)
 from shoal.xla.costs import num_parameters
 
 FEATURES = 12
@@ -143,6 +148,7 @@ HEADS = {  # the head, the shape of what comes out (see Member)
     "DeterministicHead": (DeterministicHead(3), None, (3,)),
     "ScalarValueHead": (ScalarValueHead(), (), None),
     "CategoricalValueHead": (CategoricalValueHead(-2.0, 2.0, 5), None, ()),
+    "QuantileValueHead": (QuantileValueHead(4), (4,), None),
     "DiscreteValuedHead": (DiscreteValuedHead((-1.0, 0.0, 10.0), (2,)), None, (2,)),
     "QHead": (QHead(4), (4,), None),
     "DuelingQHead": (DuelingQHead(4), (4,), None),

@@ -57,6 +57,22 @@ def test_one_update_serves_all_members():
         np.testing.assert_allclose(named_leaves(together.member(2))[name], leaf, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [2, 24, 40])
+def test_the_gradient_of_members_is_that_of_each_for_any_number_of_rows(rows):
+    """Layers compute few rows in another form, of which the derivative is a function of its own."""
+    inputs = jax.random.normal(KEY, (rows, 3)), jax.random.normal(jax.random.key(1), (rows, 2))
+
+    def loss(apply):
+        return jnp.sum(apply(*inputs) ** 2)
+
+    ensemble = critics()
+    gradient = jax.jit(jax.grad(loss))(ensemble)
+    np.testing.assert_allclose(ensemble.one_by_one(*inputs), ensemble(*inputs), atol=1e-5)
+    apart = jax.jit(jax.grad(lambda ensemble: loss(ensemble.one_by_one)))(ensemble)
+    for name, leaf in named_leaves(gradient).items():
+        np.testing.assert_allclose(leaf, named_leaves(apart)[name], rtol=1e-4, atol=1e-4)
+
+
 def test_lowest_of_all_and_of_some():
     values = jnp.array([[3.0, 1.0], [2.0, 5.0], [9.0, 0.0], [4.0, 4.0]])
     np.testing.assert_array_equal(lowest(values), [2.0, 0.0])

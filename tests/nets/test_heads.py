@@ -121,6 +121,7 @@ def test_gsde_is_the_distribution_of_its_noise_matrix():
         (PLANE, "tanh_normal", TanhNormalHead, 3),
         (PLANE, "beta", BetaHead, 6),
         (PLANE, "gsde", GSDEHead, 3),
+        (PLANE, "deterministic", DeterministicHead, 3),
         (Box(-1.0, 1.0, (2, 2)), "normal", NormalHead, 4),
     ],
 )
@@ -146,6 +147,12 @@ def test_head_for_an_action_space(space, kind, head, num_inputs):
             "beta",
             r"'beta' does not fit .* Box\(-inf, 1, .* normal, .* need finite bounds",
         ),
+        (
+            Box(-np.inf, 1.0, (2,)),
+            "deterministic",
+            r"'deterministic' does not fit .* gsde; tanh_normal, beta, deterministic need finite bounds",
+        ),
+        (Discrete(4), "deterministic", r"'deterministic' does not fit .* Discrete\(n=4\): .* categorical"),
         (
             Box(0, 9, (2,), np.int32),
             "auto",

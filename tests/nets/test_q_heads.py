@@ -12,7 +12,12 @@ from shoal.nets.headed import Headed, PolicyAndValue
 from shoal.nets.heads import CategoricalHead, DeterministicHead, GSDEHead
 from shoal.nets.mlp import MLP
 from shoal.nets.q_heads import ContinuousQ, DistributionalQHead, DuelingQHead, QHead, QuantileQHead, dueling
-from shoal.nets.value_heads import CategoricalValueHead, DiscreteValuedHead, ScalarValueHead
+from shoal.nets.value_heads import (
+    CategoricalValueHead,
+    DiscreteValuedHead,
+    QuantileValueHead,
+    ScalarValueHead,
+)
 from shoal.ops.distributions import EpsilonGreedy
 
 KEY = jax.random.key(0)
@@ -22,6 +27,7 @@ def test_plain_heads_give_what_comes_in():
     x = jax.random.normal(KEY, (2, 3, 4))
     np.testing.assert_array_equal(QHead(4)(x), x)
     np.testing.assert_array_equal(ScalarValueHead()(x[..., :1]), x[..., 0])
+    np.testing.assert_array_equal(QuantileValueHead(4)(x), x)
     quantiles = QuantileQHead(2, 2)(x)
     assert quantiles.shape == (2, 3, 2, 2)
     np.testing.assert_array_equal(quantiles[..., 1, :], x[..., 2:])

@@ -241,8 +241,10 @@ def gradient_step(
 
     weight = jnp.sum(batch.weight)
     weight = jax.lax.psum(weight, axis) if axis else weight
-    sizes = {"weight": weight, "num_chunks": 1, "axis": axis}
-    gradient, means, error = mean_gradient(loss, merge, state.parts, (observation, batch), **sizes)
+    rows = (observation, batch)
+    gradient, means, error = mean_gradient(
+        loss, merge, state.parts, rows, weight=weight, num_chunks=1, axis=axis
+    )
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
     parts = optax.apply_updates(state.parts, updates)
     target, since = target_networks.move(

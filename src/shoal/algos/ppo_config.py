@@ -38,7 +38,7 @@ _IMPALA = Needs("surrogate", ("vtrace_policy_gradient",), or_function=True)
 
 
 @struct.struct
-class PPOConfig(NormalisationConfig, MemoryConfig, NoiseConfig):
+class PPOConfig(NoiseConfig, NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
     optimization: JointOptimizerConfig = JointOptimizerConfig()

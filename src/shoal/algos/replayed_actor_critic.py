@@ -241,7 +241,8 @@ def update(
     parts, merge = parts_of(config, shared.network, shared.log_alpha)
     target, merge_target = parts_of(config, shared.target, ())
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
-    loop = Loop(shared.observation, rate, merge, merge_target, ring, written, keys)
+    rings = ring._replace(priorities=None)
+    loop = Loop(shared.observation, rate, clock.progress, merge, merge_target, rings, written, keys)
     cut = CLIPPING if action_critics.kind_of(config) == "categorical" else ()
     state = GradientState(
         parts=parts,
@@ -249,6 +250,7 @@ def update(
         optimizer=shared.optimizer,
         since_target=shared.since_target,
         since_actor=shared.since_actor,
+        priorities=ring.priorities,
         sums=jnp.zeros(len(CRITIC_METRICS)),
         actor_sums=jnp.zeros(len(ACTOR_METRICS)),
         clipping={name: Mean(jnp.zeros(()), jnp.zeros(())) for name in cut},
@@ -271,4 +273,5 @@ def update(
     metrics = {name: Mean(x, steps["gradient_steps"]) for name, x in sums.items()}
     metrics |= {name: Mean(sums[name], steps["actor_steps"]) for name in ACTOR_METRICS[:-1]}
     metrics |= {name: metric_means.scalar_mean(x) for name, x in scalars.items()}
-    return Learner(shared, ring), {**metrics, **state.clipping}, checks
+    local = ring._replace(priorities=state.priorities)
+    return Learner(shared, local), {**metrics, **state.clipping}, checks

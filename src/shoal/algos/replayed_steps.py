@@ -17,6 +17,7 @@ import optax
 from shoal.algos.acting import normalisation
 from shoal.algos.learning import action_critics, optimisers, replay, target_networks
 from shoal.algos.learning.action_critics import Target
+from shoal.algos.learning.priorities import Priorities
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.config import struct
 from shoal.ops import statistics
@@ -117,6 +118,7 @@ class GradientState(NamedTuple):
     optimizer: dict[str, PyTree]
     since_target: Array
     since_actor: Array
+    priorities: Priorities | None  # of the rings
     sums: Array  # of CRITIC_METRICS
     actor_sums: Array  # of ACTOR_METRICS
     clipping: dict[str, Mean]  # sums of `action_critics.clipping`
@@ -127,6 +129,7 @@ class Loop(NamedTuple):
 
     moments: statistics.RunningMoments | None
     rate: Array  # the schedule's factor of the step sizes
+    progress: Array  # of the run
     merge: Callable[[optimisers.Parts], Networks]
     merge_target: Callable[[optimisers.Parts], Networks]
     ring: StoredSteps
@@ -163,24 +166,27 @@ def gradient_step(s: Setting, loop: Loop, index: Array, state: GradientState) ->
     config, keys = s.config, loop.keys
     sample_key, target_key, actor_key = jax.random.split(jax.random.fold_in(keys.local, index), 3)
     members_key = jax.random.fold_in(jax.random.fold_in(keys.shared, SHARED_STREAM), index)
-    size = config.replay.batch_size // replay.num_groups(s.axis)
-    window = replay.sample(sample_key, loop.ring, loop.written, size, config.replay.n_step)
+    ring = loop.ring._replace(priorities=state.priorities)
+    window, importance = replay.draw(config.replay, sample_key, ring, loop.written, loop.progress, s.axis)
     batch = make_batch(s, loop, state, window, target_key, members_key)
 
-    def loss(network: Networks, batch: Batch) -> tuple[Array, tuple[Array, Array]]:
+    def loss(network: Networks, batch: Batch) -> tuple[PyTree, ...]:
         output = s.outputs(network, batch.observation, batch.action)
-        losses = action_critics.loss(config, output, batch.target)
+        unweighted = action_critics.loss(config, output, batch.target)
+        losses, error = importance * unweighted, action_critics.error(config, unweighted)
         value = jnp.mean(action_critics.number_of(config, output), axis=0)
         is_row = batch.target.weight > 0
-        return jnp.sum(losses, axis=0), (jnp.mean(losses, axis=0), jnp.where(is_row, value, 0.0))
+        means = jnp.mean(losses, axis=0), jnp.where(is_row, value, 0.0)
+        return jnp.sum(losses, axis=0), means, jax.lax.stop_gradient(error)
 
-    gradient, means = gradient_of(s, loop, state, "critic", loss, batch)
+    gradient, means, error = gradient_of(s, loop, state, "critic", loss, batch)
+    drawn_by = replay.with_errors(config.replay, ring, window, error, s.axis).priorities
     if state.clipping:
         output = s.outputs(loop.merge(state.parts), batch.observation, batch.action)
         clipping = action_critics.clipping(config, output, batch.target, s.axis)
         state = state._replace(clipping=jax.tree.map(jnp.add, state.clipping, clipping))
     sums = state.sums + jnp.stack([*means, optax.tree.norm(gradient)])
-    state = stepped(config, loop, state, "critic", gradient)._replace(sums=sums)
+    state = stepped(config, loop, state, "critic", gradient)._replace(sums=sums, priorities=drawn_by)
 
     since = state.since_actor + 1
     actor = functools.partial(actor_step, s, loop, batch, actor_key)
@@ -198,8 +204,8 @@ def gradient_step(s: Setting, loop: Loop, index: Array, state: GradientState) ->
 
 def gradient_of(
     s: Setting, loop: Loop, state: GradientState, name: str, loss: Callable, batch: Batch
-) -> tuple[PyTree, PyTree]:
-    """Compute the gradient of a loss of the networks in one part of them; return also the means of what it measures."""
+) -> tuple[PyTree, ...]:
+    """Compute the gradient of a loss of the networks in one part of them, as `mean_gradient`."""
     weight = jnp.sum(batch.target.weight)
     return mean_gradient(
         loss,
@@ -253,8 +259,8 @@ def make_batch(
 ) -> Batch:
     """Return the observations and actions at the windows' starts, and what follows them; no gradient passes through.
 
-    Where there is no transition observations are zeros, since anything may be there, and 0 times NaN is NaN in a
-    gradient.
+    Where there is no transition observations and actions are zeros, since anything may be there, and 0 times NaN is NaN
+    in a gradient.
     """
     config, target = s.config, loop.merge_target(state.target)
     if not s.rules.target_actor:
@@ -262,7 +268,8 @@ def make_batch(
     window = window._replace(reward=config.reward_scale * window.reward)
     start = replay.steps_at(loop.ring, window, 0)
     weight = window.weight[0]
-    observation = struct.where(weight > 0, start.observation, jax.tree.map(jnp.zeros_like, start.observation))
+    shown = start.observation, start.action
+    observation, action = struct.where(weight > 0, shown, jax.tree.map(jnp.zeros_like, shown))
     observation = normalisation.normalise(config, loop.moments, observation)
     alpha = temperature(config, state.parts)
 
@@ -287,5 +294,4 @@ def make_batch(
         zeros = jax.tree.map(jnp.zeros_like, there)
         predicted, bonus = struct.where(returns.discount > 0, there, zeros)
         result = Target(returns.reward, returns.discount, bonus, predicted, returns.weight)
-    mask, action = start.action_mask, start.action
-    return Batch(observation, cast(Array, mask), action, jax.lax.stop_gradient(result))
+    return Batch(observation, cast(Array, start.action_mask), action, jax.lax.stop_gradient(result))

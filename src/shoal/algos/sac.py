@@ -40,8 +40,8 @@ def value_and_entropy(
         action, entropy = sample(distribution, key)
         return number(outputs(action)), entropy
     probability = jax.nn.softmax(distribution.logits)
-    # An illegal action has probability 0 and whatever value: 0 times infinity would be NaN.
-    value = jnp.sum(jnp.where(probability > 0, probability * number(outputs()), 0.0), axis=-1)
+    # An illegal action has probability 0 and whatever value: 0 times infinity would be NaN, in a gradient too.
+    value = jnp.sum(probability * jnp.where(probability > 0, number(outputs()), 0.0), axis=-1)
     return value, distribution.entropy()
 
 

@@ -408,6 +408,7 @@ def test_settings_that_are_not_traced_are_checked_beside_traced_ones():
         ("ppo", {"core": "lstm"}),
         ("dqn", {"noisy": True, "munchausen": True, "norm_obs": True, "huber": True, "learning_starts": 8}),
         ("c51", {"learning_starts": 8}),
+        ("rainbow", {"learning_starts": 8}),
         ("pqn", {"norm_obs": True}),
     ],
 )

@@ -26,7 +26,7 @@ class NoiseConfig(settings.Nested):
 
     group: ClassVar[str] = "actions"
 
-    correlated_noise: bool = parameter(False)
+    correlated_noise: bool = parameter(False, needs=Needs("action_space", kinds=("Box",)))
     """Correlates the exploration noise of a continuous policy over time, for tasks of sparse reward."""
     noise_correlation: float = parameter(0.9, low=0.0, high=1.0, needs=Needs("correlated_noise", (True,)))
     """Sets the correlation of the noise of neighbouring steps (correlated_noise)."""

@@ -93,6 +93,12 @@ def loss(config: ReplayedConfig, output: PyTree, target: Target) -> Array:
     return value_losses.squared(jnp.where(is_transition, output - number, 0.0))
 
 
+def error(config: ReplayedConfig, losses: Array) -> Array:
+    """Return how far off the critics are, by which transitions are drawn again, [B]: the mean of their TD errors, or of
+    their losses where distributions or quantiles have no one error."""
+    return jnp.mean(jnp.sqrt(2.0 * losses) if kind_of(config) == "expected" else losses, axis=0)
+
+
 def clipping(
     config: ReplayedConfig, output: PyTree, target: Target, axis: tuple[str, ...]
 ) -> dict[str, Mean]:

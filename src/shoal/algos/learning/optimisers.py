@@ -113,6 +113,8 @@ class ActorCriticOptimizerConfig(OptimizerConfig):
 class JointOptimizerConfig(ActorCriticOptimizerConfig):
     """Settings of the gradient steps, with one optimiser for all parameters or one each for actor and critic."""
 
+    group: ClassVar[str] = "the critic's own optimisation"
+
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"  # type: ignore[assignment]
     """Keeps the step size constant, decreases it to 0 linearly or by a cosine, or adapts it to keep the KL at
     desired_kl."""
