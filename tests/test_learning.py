@@ -36,6 +36,16 @@ REMEMBERED = {
     "Pendulum-NoVelocity-v1": (2_000_000, -218.0, -230.0),
 }
 
+# What is learned from a replay, the least interquartile mean.
+FROM_REPLAY = {
+    ("Pendulum-v1", "sac"): -150.0,
+    ("Pendulum-v1", "td3"): -155.0,
+    ("Pendulum-v1", "ddpg"): -165.0,
+    ("MountainCarContinuous-v0", "sac"): 93.0,
+    ("MountainCarContinuous-v0", "td3"): 91.0,
+    ("CartPole-v1", "sac"): 490.0,
+}
+
 # environment: at most so many steps of each seed, how many seeds, the least mean share of successful episodes
 SUCCESSES = {
     "MiniGrid-EmptyRandom-6x6": (500_000, 10, 0.99),
@@ -115,6 +125,13 @@ def test_the_preset_reaches_its_score(environment, tmp_path):
     assert summary["seeds"] == list(range(SEEDS)) and summary["steps_per_seed"] <= budget
     assert reached["iqm"] >= iqm
     assert min(reached["returns"]) >= worst
+
+
+@pytest.mark.parametrize(("environment", "algorithm"), FROM_REPLAY)
+def test_the_preset_reaches_its_score_from_a_replay(environment, algorithm, tmp_path):
+    summary, reached = absolute(environment, tmp_path, algorithm=algorithm, seeds=SEEDS)
+    assert summary["steps_per_seed"] <= (20_000 if environment == "Pendulum-v1" else 100_000)
+    assert reached["iqm"] >= FROM_REPLAY[environment, algorithm]
 
 
 def test_the_preset_reaches_its_score_in_the_plain_form(tmp_path):

@@ -67,6 +67,18 @@ SKIPPED = [
     ("mpe", "of the benchmarks' folder", "python benchmarks", "PYTHONPATH=benchmarks"),
     ("mpe", "of a run that takes minutes", "shoal eval RUN"),
     (
+        "off_policy",
+        "learns after 1,000 steps or more",
+        "shoal train Pendulum-v1 --algorithm sac --run-dir",
+        "shoal train Pendulum-v1 --algorithm td3  ",
+        "shoal train Pendulum-v1 --algorithm td3 --no-preset",
+        "shoal train MountainCarContinuous-v0 --algorithm sac",
+        "shoal train CartPole-v1 --algorithm sac   ",
+        "shoal train mpe/Spread-v0 --algorithm sac",
+        "shoal sweep",
+        "shoal pbt",
+    ),
+    (
         "recipes",
         "needs pandas, or installs packages",
         "import json\nimport pandas",

@@ -14,7 +14,7 @@ from shoal.algos.learning.target_networks import TargetConfig
 from shoal.algos.replayed_actor_critic import Rules, algorithm
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
-from shoal.config.requirements import Needs, Table
+from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets import action_critics, networks
 from shoal.nets.action_critics import ActionCriticsConfig
@@ -31,7 +31,6 @@ class ReplayedConfig(NormalisationConfig, NoiseConfig):
     rules: ClassVar[Rules]
     run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 8, "num_steps": 1}
     groups: ClassVar[dict[str, tuple[str, ...]]] = {"normalisation": ("norm_obs",)}
-    needs: ClassVar[Table] = {"correlated_noise": (Needs("action_space", kinds=("Box",)),)}
     optimization: ActorCriticOptimizerConfig = ActorCriticOptimizerConfig(
         learning_rate=3e-4, max_grad_norm=math.inf, optimizer_args=("eps=1e-8",)
     )
