@@ -133,9 +133,7 @@ def test_an_algorithm_of_ones_own_declares_its_table():
     )
 
 
-EVERY_SETTING = {
-    name for x in [RunConfig, *map(config_class, algorithms())] for name in settings_of(x())
-}
+EVERY_SETTING = {name for x in [RunConfig, *map(config_class, algorithms())] for name in settings_of(x())}
 
 
 def test_an_alternative_that_an_algorithm_lacks_meets_nothing():

@@ -56,7 +56,7 @@ class ReplayedConfig(NormalisationConfig, NoiseConfig):
     """Computes each target by the lowest of so many critics, drawn anew (REDQ), and values the policy by the mean of
     all; None takes the lowest of all for both."""
     drop_quantiles: int = parameter(0, low=0, high=LARGEST_INDEX, group="targets", needs=_QUANTILES)
-    """Leaves this many of the greatest quantiles of each critic out of targets (TQC; values quantile)."""
+    """Cuts this many of the greatest quantiles of each critic from targets (TQC; values quantile)."""
 
     @property
     def corrects(self) -> bool:

@@ -59,8 +59,8 @@ class RunFlags(OutputFlags):
 
     repeated: ClassVar = ("config",)
     algorithm: str = "ppo"
-    """Trains with this algorithm: ppo, mappo, a2c, reinforce, dqn, c51, rainbow, qr_dqn, pqn, sac, td3, ddpg, or your
-    own as module:Name."""
+    """Trains with this algorithm: ppo, mappo, a2c, reinforce, dqn, c51, rainbow, qr_dqn, pqn, sac, td3, ddpg, or
+    module:Name."""
     config: tuple[str, ...] = ()
     """Uses the settings of this run directory, file or recipe (stoix_ff_ppo), over those of a config before it; ENV may
     be left out."""
