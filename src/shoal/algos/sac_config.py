@@ -32,7 +32,8 @@ class SACConfig(ReplayedConfig):
     target_entropy: float = parameter(
         -1.0, group="temperature", needs=(_LEARNED, Needs("action_space", kinds=("Box",)))
     )
-    """Aims at this differential entropy of each number of an action, in units of half the range (autotune)."""
+    """Steps the temperature until each number of an action has this differential entropy, in halves of the range
+    (autotune)."""
     target_entropy_share: float = parameter(
         0.5,
         low=0.0,
@@ -40,7 +41,8 @@ class SACConfig(ReplayedConfig):
         group="temperature",
         needs=(_LEARNED, Needs("action_space", kinds=("Discrete",))),
     )
-    """Aims at this share of the greatest entropy that the legal actions allow (autotune)."""
+    """Steps the temperature until the policy has this share of the greatest entropy that the legal actions allow
+    (autotune)."""
     multistep: Literal["n_step", "retrace", "uncorrected"] = parameter("n_step", group="targets")
     """Sums the rewards of n_step steps whatever the actions were; or corrects for those that the policy would not take
     by Retrace; or adds their TD errors without correction."""
