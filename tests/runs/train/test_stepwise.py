@@ -28,6 +28,8 @@ CASES = {
     "ppo": ("CartPole-v1", CARTPOLE, {}),
     "recurrent": ("CartPole-v1", with_settings(CARTPOLE, core="gru", core_size=8, chunk_length=4), {}),
     "dqn": ("CartPole-v1", "dqn", DQN),
+    "sac": ("CartPole-v1", "sac", DQN),
+    "td3": ("Pendulum-v1", "td3", DQN),
     "several agents": ("mpe/Spread-v0", with_settings(PPOConfig(), **PPO), {}),
 }
 
@@ -96,7 +98,7 @@ def test_step_by_step_a_run_is_made_bit_for_bit(tmp_path, name):
     assert_equal(trainer.policy(state).parameters, run.policy("last").parameters)
 
 
-@pytest.mark.parametrize("name", ["own algorithm", "ppo", "dqn"])
+@pytest.mark.parametrize("name", ["own algorithm", "ppo", "dqn", "sac"])
 @pytest.mark.quick("own algorithm")
 def test_a_trainer_continues_a_run(tmp_path, name):
     """From a checkpoint bit for bit; and from what another run has learned, as a run does that starts from it."""
@@ -138,7 +140,7 @@ def test_a_trainer_continues_a_member_of_a_run(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "td3"])
 def test_a_trainer_goes_on_with_a_learner(name):
     """What belongs to the environments starts anew, so that a replay is filled by the new ones."""
     trainer = trainer_of(name)
