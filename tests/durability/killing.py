@@ -34,12 +34,17 @@ VARIANTS = {
     "recurrent": {"seeds": 1, "devices": 1, "core": "gru", "core_size": 8},
     "one seed in two groups": {"seeds": 1, "devices": 2, "env_groups": 2},
     "ten seeds": {"seeds": 10, "devices": 2},
+    "sac and its replay": {
+        **{"seeds": 1, "devices": 1, "algorithm": "sac", "num_minibatches": None, "update_epochs": None},
+        **{"learning_starts": 640, "buffer_size": 4096, "train_frequency": 64, "batch_size": 16},
+    },
 }
 
 
 def train(environment: str = "CartPole-v1", **settings: Any) -> list[str]:
-    """Return the arguments of `shoal train` for a run of a tiny network, with further or other settings."""
-    flags = [(f"--{name.replace('_', '-')}", str(x)) for name, x in {**TINY, **settings}.items()]
+    """Return the arguments of `shoal train` for a run of a tiny network, with other settings; None leaves one out."""
+    chosen = {name: x for name, x in {**TINY, **settings}.items() if x is not None}
+    flags = [(f"--{name.replace('_', '-')}", str(x)) for name, x in chosen.items()]
     return ["train", environment, "--no-preset", *(word for flag in flags for word in flag)]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from killing import VARIANTS, Workplace, differences, make_reference, soak, train
 
-ARGUMENTS = train(**VARIANTS["feed-forward"])
+CASES = ("feed-forward", "sac and its replay")
 
 
 @pytest.fixture(scope="module")
@@ -13,21 +13,22 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reference(place):
-    return make_reference(place, ARGUMENTS, "reference")
+def references(place):
+    return {name: make_reference(place, train(**VARIANTS[name]), f"whole {name}") for name in CASES}
 
 
 @pytest.mark.slow
-def test_ten_kills_change_nothing(place, reference):
-    tally = soak(place, ARGUMENTS, "run", reference, kills=10, seed=0)
+@pytest.mark.parametrize("name", CASES)
+def test_ten_kills_change_nothing(place, references, name):
+    tally = soak(place, train(**VARIANTS[name]), name, references[name], kills=10, seed=0)
     assert tally.total == 10
     assert tally.resumed  # or nothing was tried
 
 
 @pytest.mark.slow
-def test_a_change_would_be_noticed(reference):
+def test_a_change_would_be_noticed(references):
     """The comparison is no formality: the run learns, and each kind of loss is named."""
-    outcome = reference.outcome
+    outcome = references["feed-forward"].outcome
     assert len(outcome["rows"]) == 50
     assert outcome["best policy"] != outcome["last policy"]
     for rows in (outcome["rows"][:-1], [*outcome["rows"], outcome["rows"][-1]], outcome["rows"][::-1]):

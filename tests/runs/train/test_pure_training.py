@@ -410,18 +410,22 @@ def test_settings_that_are_not_traced_are_checked_beside_traced_ones():
         ("c51", {"learning_starts": 8}),
         ("rainbow", {"learning_starts": 8}),
         ("pqn", {"norm_obs": True}),
+        ("sac", {"learning_starts": 8, "autotune": False, "multistep": "retrace", "n_step": 2}),
+        ("sac", {"learning_starts": 8, "norm_obs": True, "values": "categorical"}),
+        ("td3", {"learning_starts": 8, "correlated_noise": True, "values": "quantile"}),
     ],
 )
 def test_any_float_may_be_traced(algorithm, settings):
     """Also those that are compared with others, or turn a part on: a KL stop is then a part of the program."""
     config = with_settings(config_class(algorithm)(), **settings)
+    world = "Pendulum-v1" if algorithm == "td3" else "CartPole-v1"
 
     def made(config):
-        train = shoal.make_train("CartPole-v1", config, **SMALL, num_updates=2)
+        train = shoal.make_train(world, config, **SMALL, num_updates=2)
         assert getattr(train.config, "kl_stop", True)
         return train(KEY)[0]
 
-    filled = config.with_critic_defaults() if algorithm == "ppo" else config
+    filled = config.with_critic_defaults() if algorithm in ("ppo", "sac") else config
     for given in (config, filled):
         assert jax.eval_shape(made, jax.tree.map(jnp.float32, given)) is not None
 
