@@ -246,7 +246,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick("sac", "td3")
+@pytest.mark.quick("sac")
 def test_updates_are_those_of_losses_that_are_written_plainly(case):
     """Three updates with a ring that wraps, a warm-up, and counts of which none divides another."""
     name, spec, settings = CASES[case]
