@@ -46,6 +46,34 @@ PQN = {
     "layer_norm": False,
 }
 
+# rejax's own for Pendulum, by Shoal's names; two hidden layers of 64.
+SAC = {
+    "buffer_size": 10_000,
+    "learning_starts": 256,
+    "batch_size": 256,
+    "train_frequency": 1,
+    "learning_rate": 1e-2,
+    "critic_learning_rate": 1e-2,
+    "tau": 0.02,
+    "norm_obs": True,
+}
+TD3 = {
+    "buffer_size": 10_000,
+    "learning_starts": 1_000,
+    "batch_size": 100,
+    "train_frequency": 1,
+    "learning_rate": 1e-3,
+    "critic_learning_rate": 1e-3,
+    "max_grad_norm": 100.0,
+    "tau": 0.05,
+    "policy_frequency": 2,
+    "target_network_frequency": 2,
+    "exploration_noise": 0.3,
+    "policy_noise": 0.2,
+    "noise_clip": 0.5,
+    "norm_obs": True,
+}
+
 # PureJaxRL's settings for MinAtar.
 BREAKOUT = {"learning_rate": 5e-3, "update_epochs": 4, "num_minibatches": 8, "activation": "relu"}
 

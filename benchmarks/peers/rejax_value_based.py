@@ -1,17 +1,48 @@
-"""rejax's DQN or PQN training on CartPole: rollouts and updates, without evaluation."""
+"""rejax's DQN or PQN training on CartPole, SAC or TD3 on Pendulum: rollouts and updates, without evaluation."""
 
 from argparse import Namespace
 from typing import Any
 
 import jax
-from protocol import DQN, PQN, Program, compiler_options, serve, value_updates_per_call
+from protocol import DQN, PQN, SAC, TD3, Program, compiler_options, serve, value_updates_per_call
 from rejax import get_algo
 
 STEPS = 10**9  # what a schedule divides by: it hardly moves while it is measured
 
 
+def continuous_settings(sizes: Namespace) -> dict[str, Any]:
+    """The settings of SAC or TD3, of whose actor and critics each has two layers of 64."""
+    ours = SAC if sizes.environment == "sac" else TD3
+    swish = {"activation": "swish"}
+    common = dict(
+        env="Pendulum-v1",
+        num_envs=sizes.num_envs,
+        total_timesteps=STEPS,
+        gamma=0.99,
+        buffer_size=ours["buffer_size"],
+        fill_buffer=ours["learning_starts"],
+        batch_size=ours["batch_size"],
+        learning_rate=ours["learning_rate"],
+        polyak=1.0 - ours["tau"],
+        normalize_observations=ours["norm_obs"],
+    )
+    if sizes.environment == "sac":
+        return common | dict(agent_kwargs=swish, target_entropy_ratio=None)
+    return common | dict(
+        actor_kwargs=swish,
+        critic_kwargs=dict(swish),
+        max_grad_norm=ours["max_grad_norm"],
+        policy_delay=ours["policy_frequency"],
+        exploration_noise=ours["exploration_noise"],
+        target_noise=ours["policy_noise"],
+        target_noise_clip=ours["noise_clip"],
+    )
+
+
 def settings(sizes: Namespace) -> dict[str, Any]:
     """The workload's settings by the names of rejax."""
+    if sizes.environment in ("sac", "td3"):
+        return continuous_settings(sizes)
     common = dict(
         env="CartPole-v1",
         agent_kwargs={"activation": "tanh"},  # of two layers of 64
