@@ -22,7 +22,15 @@ from shoal.types import Clock, Keys, Learner, Mean, spec_of
 
 NUM_ENVS, NUM_STEPS = 8, 8
 ENV = Halves(bonus=1.0)
-SPEC = spec_of(ENV)
+CONTINUOUS = shoal.make("Pendulum-v1")  # for algorithms that take no other actions
+
+
+def env_of(config):
+    return CONTINUOUS if getattr(config, "name", "") in ("td3", "ddpg") else ENV
+
+
+def spec_for(config):
+    return spec_of(env_of(config))
 
 
 def made(name):
@@ -47,11 +55,11 @@ def config(request):
 @pytest.fixture(scope="module")
 def learn(config):
     """The compiled function from a config and a key to a learner before and after an update; counts its traces."""
-    batch = Batch(ENV, num_envs=NUM_ENVS)
+    batch = Batch(env_of(config), num_envs=NUM_ENVS)
 
     def learn(config, key):
         learn.traces += 1
-        algorithm = config.algorithm(SPEC)
+        algorithm = config.algorithm(spec_for(config))
         init_key, reset_key, roll_key, update_key = jax.random.split(key, 4)
         learner = algorithm.init(init_key, NUM_ENVS)
         state, timestep = batch.reset(reset_key)
@@ -107,7 +115,7 @@ def test_an_update_learns_something_finite(learned):
 def test_what_is_local_has_an_environment_axis(config, learned):
     for leaf in jax.tree.leaves((learned["after"].local, learned["trajectory"].memory)):
         assert leaf.shape[0] == NUM_ENVS
-    algorithm = config.algorithm(SPEC)
+    algorithm = config.algorithm(spec_for(config))
     for leaf in jax.tree.leaves(algorithm.memory((3, 2))):
         assert leaf.shape[:2] == (3, 2)
     for leaf in jax.tree.leaves(learned["trajectory"].extras):
@@ -117,7 +125,7 @@ def test_what_is_local_has_an_environment_axis(config, learned):
 @pytest.mark.quick("ppo with memory", "a user's")
 def test_what_is_shared_has_none(config):
     """Another number of environments changes the shape of nothing but `local`."""
-    init = config.algorithm(SPEC).init
+    init = config.algorithm(spec_for(config)).init
     few, many = (jax.eval_shape(lambda key, n=n: init(key, n), jax.random.key(0)) for n in (2, 64))
     assert jax.tree.all(jax.tree.map(lambda x, y: x.shape == y.shape, few.shared, many.shared))
     assert {x.shape[0] for x in jax.tree.leaves(many.local)} <= {64}
@@ -153,7 +161,7 @@ def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned)
 
 def test_without_its_replay_it_is_as_if_nothing_had_been_collected(config, learned):
     """The replay is all of `local`; what was learned stays."""
-    empty = config.algorithm(SPEC).without_replay
+    empty = config.algorithm(spec_for(config)).without_replay
     if empty is None:
         return
     emptied, before = empty(learned["after"]), learned["before"]
@@ -165,7 +173,7 @@ def test_without_its_replay_it_is_as_if_nothing_had_been_collected(config, learn
 @pytest.mark.quick("ppo with memory", "a user's")
 def test_acting_needs_the_policy_alone(config, learned):
     """Legal actions, the same ones for the same key, the same ones for any key if greedy."""
-    algorithm = config.algorithm(SPEC)
+    algorithm = config.algorithm(spec_for(config))
     timestep = jax.tree.map(lambda x: x[0], learned["trajectory"].timesteps)
     act_by = algorithm.behaviour or algorithm.policy  # of action values the policy itself is greedy
     policy, memory = act_by(learned["after"], Clock.zero()), algorithm.memory((NUM_ENVS,))
@@ -182,9 +190,13 @@ def test_acting_needs_the_policy_alone(config, learned):
     keys = jax.random.split(jax.random.key(0), 32)
     (new_memory, sampled), (_, greedy) = act(policy, memory, keys)
     assert jax.tree.structure(new_memory) == jax.tree.structure(memory)
-    assert sampled.shape == greedy.shape == (32, NUM_ENVS)
-    assert sampled.dtype == jnp.int32
-    assert set(np.unique(sampled)) == {0, 1}
+    space = env_of(config).action_space
+    assert sampled.shape == greedy.shape == (32, NUM_ENVS, *space.shape)
+    assert sampled.dtype == space.dtype
+    if env_of(config) is ENV:
+        assert set(np.unique(sampled)) == {0, 1}
+    else:  # uniform before the replay has enough
+        assert space.low.min() <= sampled.min() < -1.0 < 1.0 < sampled.max() <= space.high.max()
     assert (greedy == greedy[0]).all()
     assert_equal(sampled, act(policy, memory, keys)[0][1])
 
@@ -192,13 +204,13 @@ def test_acting_needs_the_policy_alone(config, learned):
 @pytest.mark.quick("a user's")
 @pytest.mark.rare("mappo", "reinforce")
 def test_what_groups_of_environments_share_is_reduced(config):
-    check_reduced(ENV, config, ProgramSettings(**SMALL | {"groups": 2}))
+    check_reduced(env_of(config), config, ProgramSettings(**SMALL | {"groups": 2}))
 
 
 @pytest.mark.quick("a user's")
 @pytest.mark.rare("ppo", "mappo", "reinforce", "ppo with memory")
 def test_it_trains_in_the_loop(config):
-    population, compiled = populate(ENV, config, (0, 1))
+    population, compiled = populate(env_of(config), config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))
     population, metrics = compiled.evaluate(population)
     assert population.updates.tolist() == [2, 2]

@@ -230,7 +230,7 @@ def test_folders_of_presets_outside_of_the_package(folder, monkeypatch, capsys):
     for name in ("../one/CartPole-v1", str(folder / "one" / "CartPole-v1"), "."):
         assert presets.presets_of(name) == {}
     assert main(["envs", "CartPole-v1"]) == 0
-    assert "presets      ppo, dqn, c51, rainbow, qr_dqn, pqn, a2c" in capsys.readouterr().out
+    assert "presets      ppo, dqn, c51, rainbow, qr_dqn, pqn, sac, a2c" in capsys.readouterr().out
     monkeypatch.setenv("SHOAL_PRESETS", str(folder / "three"))
     assert main(["train", "CartPole-v1"]) == 2
     assert capsys.readouterr().err.endswith(

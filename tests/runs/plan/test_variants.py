@@ -193,7 +193,7 @@ def test_settings_that_cannot_differ_are_refused_in_one_sentence():
     refuse("member 'a': learning_rate='x' is not a number", {"a": {"learning_rate": "x"}})
     refuse("there is no setting 'gama'; did you mean 'gamma'", {"a": {"gama": 0.9}})
     refuse(
-        "update_epochs cannot differ .* such are .*, reward_scale, learning_rate, ",
+        "update_epochs cannot differ .* such are .*, reward_scale, noise_correlation, learning_rate, ",
         {"a": {"update_epochs": 2}},
     )
     refuse("num_envs cannot differ", {"a": {"num_envs": 2}})
