@@ -172,7 +172,7 @@ WORDS = {
     "--algorithm sac --multistep retrace": "n_step=1 has none; choose n_step=5",
     "--algorithm sac --multistep retrace --n-step 3 --values quantile": "is defined for values='expected'",
     "--algorithm sac --lr-schedule adaptive": "'adaptive' is none of constant, linear, cosine",
-    "--algorithm sac --core gru": "no flag '--core'",
+    "--algorithm sac --core gru": "no flag '--core'; a memory needs sequences of steps",
     "--algorithm sac --network shoal.nets.actor_critic:ActorCritic": "lacks the method 'critic.values'",
     "--distribution deterministic": "'deterministic' is none of auto",
     "--algorithm sac --ent-coef 0.1": "the weight of the entropy is --alpha (alpha) of sac",

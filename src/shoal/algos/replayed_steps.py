@@ -80,13 +80,20 @@ class Setting(NamedTuple):
         """Whether critics give the values of all actions."""
         return isinstance(self.spec.action_space, spaces.Discrete)
 
-    def outputs(self, network: Networks, observation: PyTree, action: Array | None = None) -> PyTree:
-        """Return the critics' outputs for actions, [K, B]; without them for all of a Discrete, [K, B, A]."""
+    def outputs(
+        self, network: Networks, observation: PyTree, action: Array | None = None, *, first: bool = False
+    ) -> PyTree:
+        """Return the critics' outputs for actions, [K, B]; without them for all of a Discrete, [K, B, A].
+
+        Args:
+          first: whether the first critic's is enough, where the others can be left out.
+        """
         shown = without_entries(observation, self.spec.actor_only)
+        critic = network.critic.first if first and hasattr(network.critic, "first") else network.critic
         if action is None or self.is_discrete:
-            output = network.critic.values(shown)
+            output = critic.values(shown)
             return output if action is None else action_critics.of_action(output, action)
-        return network.critic.values(shown, action)
+        return critic.values(shown, action)
 
     def distribution(self, network: Networks, observation: PyTree, mask: Array | None) -> PyTree:
         """Return the actor's distributions for stored observations, [B]."""

@@ -32,7 +32,7 @@ def actor_value(
     config: TD3Config, distribution: Any, outputs: Callable[..., PyTree], key: Array
 ) -> tuple[Array, Array]:
     """Value the policy's actions by the first critic."""
-    value = action_critics.number_of(config, outputs(actions.mode(distribution)))[0]
+    value = action_critics.number_of(config, outputs(actions.mode(distribution), first=True))[0]
     return value, jnp.zeros_like(value)
 
 

@@ -115,6 +115,11 @@ class Critics(Ensemble):
         parts = torsos_of(config.of_critic)
         self.maps = all(isinstance(x, Kind) and x.name not in ("cnn", "resnet") for x in parts)
 
+    @property
+    def first(self) -> "Critics":
+        """The first critic alone, as an ensemble of one."""
+        return jax.tree.map(lambda x: x[:1], self)
+
     def values(self, observation: PyTree, action: Array | None = None) -> Value:
         """Return each critic's value of actions [..., size] in [-1, 1], [critics, ...], or without them of all.
 

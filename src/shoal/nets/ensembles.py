@@ -24,8 +24,12 @@ class Ensemble(Combined):
     """
 
     def __init__(self, build: Callable[[Array], Composable], size: int = 2, *, key: Array):
-        self.size = size
         self.members = jax.vmap(build)(jax.random.split(key, size))
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(jax.tree.leaves(self.members)[0])
 
     def member(self, index: int) -> Composable:
         """Return one member."""
