@@ -59,3 +59,11 @@ def test_a_users_metrics_are_numbers(metrics, sentence):
     with pytest.raises(ShoalError) as error:
         checked_numbers("f", metrics, OWN)
     assert str(error.value).startswith(sentence)
+
+
+def test_a_check_that_is_named_as_a_metric_is_called_a_check():
+    with pytest.raises(ShoalError) as error:
+        checked_numbers("a", {"q_loss": ONE}, {"q_loss"}, "check")
+    assert str(error.value) == (
+        "a returns a check 'q_loss', as a metric is named too; it must return it under another one."
+    )

@@ -172,7 +172,7 @@ def update_once(
     learner, metrics, checks = checked_update(algorithm, result, run.learner)
     own_metrics = episode_metrics(rollout_state, trajectory.timesteps, settings.axis)
     metrics = {**checked_means(algorithm.update, metrics, own_metrics), **own_metrics}
-    found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics))
+    found = find_faults(trajectory, learner, checked_numbers(algorithm.update, checks, metrics, "check"))
     updates = run.updates + 1
     run = dataclasses.replace(
         run,

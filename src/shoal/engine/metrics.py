@@ -29,26 +29,30 @@ def checked_means(function: Callable, metrics: Any, own_names: Collection[str]) 
     return metrics
 
 
-def checked_numbers(function: Callable, metrics: Any, own_names: Collection[str]) -> Mapping[str, Any]:
+def checked_numbers(
+    function: Callable, metrics: Any, own_names: Collection[str], what: str = "metric"
+) -> Mapping[str, Any]:
     """Require that each metric that a user's function returned is one number under a name that is free.
 
     Raises:
       ShoalError: one is not; the sentence names the entry.
     """
-    _check_names(function, metrics, own_names)
+    _check_names(function, metrics, own_names, what)
     for name, x in metrics.items():
         _check_number(function, name, x)
     return metrics
 
 
-def _check_names(function: Callable, metrics: Any, own_names: Collection[str]) -> None:
+def _check_names(function: Callable, metrics: Any, own_names: Collection[str], what: str = "metric") -> None:
     if not isinstance(metrics, Mapping):
-        refuse(function, described(metrics), "a mapping from names to metrics")
+        refuse(function, described(metrics), f"a mapping from names to {what}s")
     for name in metrics:
         if not isinstance(name, str):
-            refuse(function, f"a metric under the name {name!r}", "names that are texts")
+            refuse(function, f"a {what} under the name {name!r}", "names that are texts")
         if name in own_names or name in RESERVED:
-            refuse(function, f"a metric {name!r}, a name that Shoal uses itself", "it under another one")
+            is_metric = what == "check" and name in own_names
+            taken = "as a metric is named too" if is_metric else "a name that Shoal uses itself"
+            refuse(function, f"a {what} {name!r}, {taken}", "it under another one")
 
 
 def _check_number(function: Callable, name: str, x: Any) -> None:
