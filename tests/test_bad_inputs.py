@@ -182,6 +182,7 @@ WORDS = {
     "--algorithm c51 --munchausen": "is defined for values='expected', and values='categorical'",
     "--algorithm c51 --values expected": "does not predict what c51 learns",
     "--algorithm rainbow --values expected": "does not predict what rainbow learns, values='categorical'",
+    "--algorithm dqn --buffer-size 1e9 --prioritized-replay": "it must be at most 536870904",
     "--algorithm dqn --prioritized-replay-alpha 0.7": "prioritized_replay_alpha=0.7 has no effect with "
     "prioritized_replay=False; it needs prioritized_replay=True.",
     "--algorithm rainbow --prioritized-replay-beta 1.5": "prioritized_replay_beta=1.5 is out of bounds",

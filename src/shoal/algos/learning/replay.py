@@ -165,13 +165,23 @@ def new_ring(
       spec: of the observations that are kept.
       action: one action as it is kept, and `extras` one step's of the algorithm's own, for shapes and dtypes.
       streams: of each environment (`shoal.types.agent_axis`).
+    Raises:
+      ShoalError: the priorities are more than 32 bits can count.
     """
     number, flag = jnp.zeros(()), jnp.zeros((), bool)
     mask = _all_masks(spec, flag, None)
     step = StoredSteps(
         spaces.zeros(spec.observation_space), action, number, number, flag, mask, extras=extras
     )
-    num_rows = config.num_rows(num_envs // streams * num_groups(axis))
+    num_worlds = num_envs // streams * num_groups(axis)
+    num_rows = config.num_rows(num_worlds)
+    # A tree has two entries for each row, of the next power of two, and all trees have one index.
+    most = 2 ** ((LARGEST_INDEX // (2 * num_envs)).bit_length() - 1)
+    if config.prioritized_replay and num_rows > most:
+        raise ShoalError(
+            f"buffer_size={config.buffer_size} has more priorities than 32 bits can count; with "
+            f"prioritized_replay=True it must be at most {(most - 1) * num_worlds}."
+        )
     ring = empty_ring(step, num_envs, num_rows)
     return ring._replace(
         priorities=priorities.empty(num_envs, num_rows) if config.prioritized_replay else None
