@@ -9,6 +9,8 @@ import pytest
 import shoal
 from shoal.algos.dqn_config import DQNConfig
 from shoal.algos.ppo_config import PPOConfig
+from shoal.algos.sac_config import SACConfig
+from shoal.algos.td3_config import TD3Config
 from shoal.base.errors import ShoalError
 from shoal.cli import train
 from shoal.config import settings
@@ -27,6 +29,8 @@ import dataclasses
 import jax.numpy as jnp
 from shoal import environment, restart, transition
 from shoal.algos.ppo_config import PPOConfig
+from shoal.algos.sac_config import SACConfig
+from shoal.algos.td3_config import TD3Config
 from shoal.types.spaces import Box, Discrete
 from shoal.config.struct import struct
 
@@ -334,9 +338,14 @@ def test_the_help_and_the_flags_have_the_settings_of_a_torso(command, decide, ca
 
 MEANINGS, _, SENTENCES = other_trainers()
 SWITCHES = ("layer_norm", "norm_obs", "norm_reward")  # whose flags have no value
-PPO_SETTINGS = (
-    {"algorithm"} | settings.settings_of(PPOConfig()).keys() | settings.settings_of(RunConfig()).keys()
-)
+CONFIGS = [PPOConfig(), DQNConfig(), SACConfig(), TD3Config()]
+OF_ALL = {"algorithm"} | settings.settings_of(RunConfig()).keys()
+
+
+def config_for(name, meant):
+    """The first of an algorithm that has the settings that are meant, and none of this name."""
+    known = ((config, OF_ALL | settings.settings_of(config).keys()) for config in CONFIGS)
+    return next(config for config, names in known if meant <= names and name not in names)
 
 
 @pytest.mark.quick("entropy_coef")
@@ -347,7 +356,7 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
     as_flags = " ".join(f"--{setting.replace('_', '-')} {value}".rstrip() for setting, _, value in parts)
     as_keywords = ", ".join(setting + f"={value!r}" * bool(value) for setting, _, value in parts)
     value = "" if parts and (parts[-1][2] or parts[-1][0] in SWITCHES) else " 0.5"
-    config = PPOConfig() if {setting for setting, *_ in parts} <= PPO_SETTINGS else DQNConfig()
+    config = config_for(name, {setting for setting, *_ in parts})
 
     def told(meant):
         return f"did you mean {meant!r}?" if meant.strip() else f"{SENTENCES[name]}."
@@ -358,7 +367,7 @@ def test_a_name_of_another_trainer_gets_the_flag_of_its_setting(name):
         return str(caught.value)
 
     def refused(*words):
-        algorithm = ("--algorithm", "dqn") if isinstance(config, DQNConfig) else ()
+        algorithm = ("--algorithm", config.name) if config is not CONFIGS[0] else ()
         return error(train._parse, ["CartPole-v1", *words, *algorithm], "CartPole-v1")
 
     flag = f"--{name.replace('_', '-')}"
