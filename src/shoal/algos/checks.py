@@ -12,7 +12,7 @@ import numpy as np
 from shoal.algos import part_checks
 from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to, clips_of
-from shoal.algos.learning import action_critics, advantages, critic_losses
+from shoal.algos.learning import advantages, critic_losses
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.nets import action_critics as of_actions
@@ -145,7 +145,7 @@ def check_without_critic(config: "DQNConfig | PQNConfig", algorithm: str) -> Non
 def check_dqn(config: "DQNConfig") -> None:
     """Check that the switches of DQN fit each other."""
     network, n_step = config.network, config.replay.n_step
-    values = getattr(network, "values", "expected")
+    values = q_networks.values_of(network)
     if networks.has_memory(network):
         chosen = f"core={getattr(network, 'core', '')!r}" if isinstance(network, CoreConfig) else "a memory"
         raise ShoalError(
@@ -219,11 +219,13 @@ def check_replayed(config: "ReplayedConfig", spec: EnvSpec) -> None:
             f"{quantiles - 1}."
         )
     multistep = getattr(config, "multistep", "n_step")
-    if multistep != "n_step" and (config.replay.n_step == 1 or action_critics.kind_of(config) != "expected"):
+    if multistep != "n_step" and (
+        config.replay.n_step == 1 or q_networks.values_of(config.network) != "expected"
+    ):
         fault = (
             "corrects the steps after the first, and n_step=1 has none; choose n_step=5"
             if config.replay.n_step == 1
-            else f"is defined for values='expected', and values={action_critics.kind_of(config)!r}; choose that"
+            else f"is defined for values='expected', and values={q_networks.values_of(config.network)!r}; choose that"
         )
         raise ShoalError(f"multistep={multistep!r} {fault}, or multistep='n_step'.")
     of_actions.check(network, spec)

@@ -106,7 +106,7 @@ class PQNConfig(NormalisationConfig, MemoryConfig):
             streams = [num_envs * size for size in self.agents.sets(spec).sizes]
             spec = self.agents.view(spec).spec_of_agent
         checks.check_action_values(self, spec, "pqn")
-        if (values := getattr(self.network, "values", "expected")) != "expected":
+        if (values := q_networks.values_of(self.network)) != "expected":
             raise ShoalError(
                 f"values={values!r} predicts more than pqn's targets, which are numbers; choose 'expected', or c51 or "
                 "qr_dqn."

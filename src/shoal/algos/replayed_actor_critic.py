@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from shoal.algos.acting import actions, memories, normalisation
 from shoal.algos.acting.memories import Memory
-from shoal.algos.learning import action_critics, metric_means, optimisers, replay
+from shoal.algos.learning import action_values, metric_means, optimisers, replay
 from shoal.algos.replayed_steps import (
     ACTOR_METRICS,
     CRITIC_METRICS,
@@ -39,7 +39,6 @@ from shoal.nets.targets import make_target
 from shoal.ops import statistics
 from shoal.ops.distributions import Categorical, masked
 from shoal.types import (
-    CLIPPING,
     Algorithm,
     Array,
     Checks,
@@ -243,7 +242,6 @@ def update(
     rate = optimisers.schedule_factor(config.optimization.lr_schedule, clock.progress)
     rings = ring._replace(priorities=None)
     loop = Loop(shared.observation, rate, clock.progress, merge, merge_target, rings, written, keys)
-    cut = CLIPPING if action_critics.kind_of(config) == "categorical" else ()
     state = GradientState(
         parts=parts,
         target=target,
@@ -253,7 +251,7 @@ def update(
         priorities=ring.priorities,
         sums=jnp.zeros(len(CRITIC_METRICS)),
         actor_sums=jnp.zeros(len(ACTOR_METRICS)),
-        clipping={name: Mean(jnp.zeros(()), jnp.zeros(())) for name in cut},
+        clipping=action_values.no_clipping(config),
     )
     state = jax.lax.fori_loop(0, count, functools.partial(gradient_step, s, loop), state)
 

@@ -21,15 +21,7 @@ from shoal.algos.learning.priorities import Priorities
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.config import struct
 from shoal.ops import statistics
-from shoal.types import (
-    Array,
-    EnvSpec,
-    Keys,
-    Mean,
-    PyTree,
-    spaces,
-    without_entries,
-)
+from shoal.types import Array, EnvSpec, Keys, Mean, PyTree, spaces, without_entries
 from shoal.xla.chunked_gradients import mean_gradient
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from shoal.algos.learning import action_critics
 from shoal.algos.learning.replay import StoredSteps, Window
 from shoal.algos.replayed_steps import Following, Rules
 from shoal.nets.ensembles import lowest
+from shoal.nets.q_networks import values_of
 from shoal.ops import off_policy
 from shoal.ops.distributions import Categorical
 from shoal.types import Array, PyTree
@@ -49,7 +50,7 @@ def actor_value(
     config: SACConfig, distribution: Any, outputs: Callable[..., PyTree], key: Array
 ) -> tuple[Array, Array]:
     """Value the policy by the least of its critics, or by their mean where targets are of some or of quantiles."""
-    takes_mean = config.target_critics is not None or action_critics.kind_of(config) == "quantile"
+    takes_mean = config.target_critics is not None or values_of(config.network) == "quantile"
 
     def number(output: PyTree) -> Array:
         values = action_critics.number_of(config, output)
@@ -66,7 +67,7 @@ def target_value(
     def pessimistic(output: PyTree) -> Array:
         return action_critics.pessimistic(config, output, members_key)
 
-    if action_critics.kind_of(config) == "expected":
+    if values_of(config.network) == "expected":
         return value_and_entropy(distribution, outputs, pessimistic, key)
     action, surprise = sample(distribution, key)
     entropy = distribution.entropy() if isinstance(distribution, Categorical) else surprise

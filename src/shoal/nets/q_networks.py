@@ -211,10 +211,15 @@ def step(network: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree
     return memory, jax.tree.map(lambda x: x[0], output)
 
 
+def values_of(network: NetworkSettings) -> str:
+    """Return what a network predicts of returns: expected, as where it does not say, categorical or quantile."""
+    return str(getattr(network, "values", "expected"))
+
+
 def expected_values(network: NetworkSettings, output: Value) -> Array:
     """Return the expected returns of the actions, [..., n] (or [...]), of the output of a network or of its critic."""
     # Quantiles are an array, whose last axis is no action: their mean is the value.
-    if getattr(network, "values", "expected") == "quantile":
+    if values_of(network) == "quantile":
         return jnp.mean(expectation(output), axis=-1)
     return expectation(output)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from shoal.algos.learning import metric_means
 from shoal.nets.ensembles import drawn
-from shoal.nets.q_networks import expected_values
+from shoal.nets.q_networks import expected_values, values_of
 from shoal.ops import distributional, value_losses
 from shoal.types import Array, Mean, PyTree
 
@@ -28,11 +28,6 @@ class Target(NamedTuple):
     bonus: Array  # the scaled entropy of the policy there, [B]
     predicted: Array  # by the target's critics: numbers [B], logits [B, n] or quantiles [B, n]
     weight: Array  # 0 where there is no transition, [B]
-
-
-def kind_of(config: ReplayedConfig) -> str:
-    """Return what a network's critics predict: expected, categorical or quantile."""
-    return str(getattr(config.network, "values", "expected"))
 
 
 def of_action(output: PyTree, action: Array) -> PyTree:
@@ -53,7 +48,7 @@ def pessimistic(config: ReplayedConfig, output: PyTree, key: Array) -> Array:
     drawn, Chen et al. 2021, "Randomized Ensembled Double Q-Learning"; of quantiles, Kuznetsov et al. 2020,
     "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional Quantile Critics".
     """
-    kind = kind_of(config)
+    kind = values_of(config.network)
     if config.target_critics is not None:
         output = drawn(output, key, config.target_critics)
     if kind == "expected":
@@ -75,7 +70,7 @@ def loss(config: ReplayedConfig, output: PyTree, target: Target) -> Array:
     is_transition, bootstraps = target.weight > 0, target.discount > 0
     reward = jnp.where(is_transition, target.reward + target.discount * target.bonus, 0.0)
     discount = jnp.where(is_transition, target.discount, 0.0)
-    if kind_of(config) == "categorical":
+    if values_of(config.network) == "categorical":
         atoms = jax.lax.stop_gradient(output.atoms[0, 0])
 
         def cross_entropy(logits: Array) -> Array:
@@ -83,7 +78,7 @@ def loss(config: ReplayedConfig, output: PyTree, target: Target) -> Array:
             return distributional.categorical_td_learning(atoms, logits, reward, discount, *following)
 
         return jax.vmap(cross_entropy)(output.logits)
-    if kind_of(config) == "quantile":
+    if values_of(config.network) == "quantile":
         following = jnp.where(bootstraps[:, None], target.predicted, 0.0)
         samples = reward[:, None] + discount[:, None] * following
         fractions = distributional.quantile_fractions(output.shape[-1])
@@ -96,14 +91,14 @@ def loss(config: ReplayedConfig, output: PyTree, target: Target) -> Array:
 def error(config: ReplayedConfig, losses: Array) -> Array:
     """Return how far off the critics are, by which transitions are drawn again, [B]: the mean of their TD errors, or of
     their losses where distributions or quantiles have no one error."""
-    return jnp.mean(jnp.sqrt(2.0 * losses) if kind_of(config) == "expected" else losses, axis=0)
+    return jnp.mean(jnp.sqrt(2.0 * losses) if values_of(config.network) == "expected" else losses, axis=0)
 
 
 def clipping(
     config: ReplayedConfig, output: PyTree, target: Target, axis: tuple[str, ...]
 ) -> dict[str, Mean]:
     """Measure the mass of categorical targets beyond their atoms (`metric_means.clipping_metrics`); else empty."""
-    if kind_of(config) != "categorical":
+    if values_of(config.network) != "categorical":
         return {}
     atoms = output.atoms[0, 0]
     reward = target.reward + target.discount * target.bonus

@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from shoal.algos.learning import metric_means
+from shoal.nets.q_networks import values_of
 from shoal.ops import distributional, off_policy, q_losses, value_losses
 from shoal.types import CLIPPING, Array, Mean, PyTree
 
 if TYPE_CHECKING:
     from shoal.algos.dqn_config import DQNConfig
+    from shoal.algos.replayed_config import ReplayedConfig
 
 
 class SampledTransitions(NamedTuple):
@@ -49,7 +51,7 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> tuple[
       the losses, and the errors by which the transitions have priority: the TD errors, or these losses again.
     """
     transition, end = (batch.action, batch.reward, batch.discount), (batch.output, batch.weight)
-    kind, delta = getattr(config.network, "values", "expected"), config.huber_delta
+    kind, delta = values_of(config.network), config.huber_delta
     if kind == "categorical":
         atoms = jax.lax.stop_gradient(output.atoms[..., 0, :])  # the same of all actions
         after = (atoms, batch.output.logits, batch.weight)
@@ -80,9 +82,9 @@ def loss(config: DQNConfig, output: PyTree, batch: SampledTransitions) -> tuple[
     return value_losses.huber(error, delta=delta) if config.huber else value_losses.squared(error), error
 
 
-def no_clipping(config: DQNConfig) -> dict[str, Mean]:
+def no_clipping(config: DQNConfig | ReplayedConfig) -> dict[str, Mean]:
     """Return what `clipping` adds to: zeros."""
-    is_categorical = getattr(config.network, "values", "expected") == "categorical"
+    is_categorical = values_of(config.network) == "categorical"
     return dict.fromkeys(CLIPPING, Mean(jnp.zeros(()), jnp.zeros(()))) if is_categorical else {}
 
 
