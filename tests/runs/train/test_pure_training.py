@@ -34,6 +34,7 @@ SMALL = {"num_envs": 4, "num_steps": 8, "eval_episodes": 4, "eval_max_steps": 30
 PPO = {"hidden_sizes": (8,), "num_minibatches": 2, "update_epochs": 2, "lr_schedule": "linear"}
 CARTPOLE = with_settings(PPOConfig(), **PPO, norm_obs=True)
 KEY = jax.random.key(3)
+CONTINUOUS = ("ddpg", "td3")
 
 
 def trained(path, environment, config, **settings):
@@ -226,16 +227,17 @@ def test_each_setting_is_data_or_refused_by_name():
     """Refused before anything is traced, and no later training of the process suffers from it."""
     owners, run = set(), settings_of(RunConfig())
     for algorithm in algorithms():
+        environment = "MountainCarContinuous-v0" if algorithm in CONTINUOUS else "CartPole-v1"
         for name, setting in (settings_of(config_class(algorithm)()) | {x: run[x] for x in SETTINGS}).items():
             if (setting.owner, name) in owners:
                 continue
             owners.add((setting.owner, name))
 
-            def make(x, algorithm=algorithm, name=name):
-                shoal.make_train("CartPole-v1", algorithm, preset=False, **{name: x})
+            def make(x, environment=environment, algorithm=algorithm, name=name):
+                shoal.make_train(environment, algorithm, preset=False, **{name: x})
 
-            def make_with(x, algorithm=algorithm, name=name):
-                shoal.make_train("CartPole-v1", with_settings(config_class(algorithm)(), **{name: x}))
+            def make_with(x, environment=environment, algorithm=algorithm, name=name):
+                shoal.make_train(environment, with_settings(config_class(algorithm)(), **{name: x}))
 
             if setting.is_data:
                 traced(make_with)
