@@ -44,17 +44,11 @@ class KeepsRows(PPOConfig):
         return own._replace(init=init)
 
 
-def placed(**overrides):
-    sizes = {
-        "seeds": 2,
-        "num_envs": 4,
-        "num_steps": 16,
-        "total_steps": 64,
-        "num_minibatches": 1,
-        "devices": 1,
-    }
+def placed(algorithm=KeepsRows, **overrides):
+    sizes = {"seeds": 2, "num_envs": 4, "num_steps": 16, "total_steps": 64, "devices": 1}
+    sizes |= {"num_minibatches": 1} if algorithm is KeepsRows else {}
     devices, decided = place(
-        decide("CartPole-v1", algorithm=KeepsRows, overrides=sizes | {"eval_episodes": 3} | overrides)
+        decide("CartPole-v1", algorithm=algorithm, overrides=sizes | {"eval_episodes": 3} | overrides)
     )
     settings = compiled_trainer.program_settings(decided.run, 1, "return_mean", None)
     return decided, settings, member_layout.lay_out(devices[:1], decided.run.seeds, 1)
@@ -132,6 +126,8 @@ def test_devices_of_their_own_memory_share_the_seeds_and_the_environments():
         ({"eval_episodes": 10**7}, 1, "eval_episodes", None),
         ({"hidden_sizes": (2**26,)}, 1, "hidden_sizes", (2**20,)),
         ({"buffer_size": 10**9}, 1, "buffer_size", None),
+        # The trees of priorities grow by powers of two.
+        ({"algorithm": "dqn", "buffer_size": 16_000_000, "prioritized_replay": True}, 1, "buffer_size", None),
     ],
 )
 def test_what_is_refused_names_a_size_that_is_not_refused(monkeypatch, overrides, gigabytes, name, smaller):

@@ -136,16 +136,17 @@ def _check_kept(
     if needed < 2 * rest or rest > available:
         return
     for name in sorted(sizes, key=lambda name: -_largest(sizes[name])):
-        largest = _largest(sizes[name])
-        fitting = _round_down(int(largest * (available - rest) / (needed - rest)))
+        fitting = largest = _largest(sizes[name])
         with contextlib.suppress(Exception):  # of a user's algorithm, which other values may not suit
             halved = member(_narrowed(config, name, largest // 2))
             if nbytes(halved.learner.local) <= 0.75 * nbytes(run.learner.local):
-                fits = peak(member(_narrowed(config, name, fitting))) <= available
+                # In proportion, and again where a part of it grows by powers of two, as trees of priorities do.
+                while fitting and (size := peak(member(_narrowed(config, name, fitting)))) > available:
+                    fitting = _round_down(int(fitting * (available - rest) / (size - rest)))
                 break
     else:
         return
-    hint = f"; {name}={fitting} is about the most that could fit" if fits else ""
+    hint = f"; {name}={fitting} is about the most that could fit" if fitting else ""
     what = _needs_text(needed, "what is kept of the environments", available)
     raise ShoalError(f"{name}={sizes[name]} {what}{hint}.")
 
