@@ -37,6 +37,21 @@ def critics(parameters, x, action):
     return jax.vmap(lambda p: layers(p, x).reshape(len(x), 3, -1))(parameters)
 
 
+ATOMS = np.linspace(-3.0, 3.0, 7)
+
+
+def expectation(values, kind):
+    """The expected returns of outputs [..., m]: distributions over atoms, quantiles, or one number."""
+    return jax.nn.softmax(values) @ ATOMS if kind == "categorical" else values.mean(-1)
+
+
+def projected(reward, discount, logits):
+    """A distribution moved and projected onto the atoms: equation 7 of Bellemare et al. 2017."""
+    places = np.clip(reward + discount * ATOMS, -3.0, 3.0)[:, None]
+    shares = np.clip(1.0 - np.abs(places - ATOMS), 0.0, 1.0)  # atoms are 1 apart
+    return np.asarray(jax.nn.softmax(logits), np.float64) @ shares
+
+
 class Reference:
     """The whole history of a run, and what an algorithm makes of it."""
 
@@ -54,8 +69,12 @@ class Reference:
         self.log_alpha = [np.log(config.alpha) if self.is_sac else -np.inf]
         self.learns = learns
         quantiles, dropped = getattr(config.network, "num_quantiles", 0), config.drop_quantiles
-        is_quantile = config.network.values == "quantile"
-        self.num_samples = config.network.num_critics * (quantiles - dropped) if is_quantile else 1
+        self.kind = config.network.values
+        self.num_samples = {
+            "quantile": config.network.num_critics * (quantiles - dropped),
+            "categorical": len(ATOMS),
+            "expected": 1,
+        }[self.kind]
         self.since_target = self.since_actor = 0
 
     def policy(self, parameters, x, mask, noise):
@@ -92,6 +111,9 @@ class Reference:
         if c.network.values == "quantile":
             pooled = np.sort(np.concatenate(list(values), -1), -1)
             return pooled[:, : len(values) * (values.shape[-1] - c.drop_quantiles)]
+        if c.network.values == "categorical":
+            least = np.asarray(expectation(values, "categorical")).argmin(0)
+            return values[least, np.arange(values.shape[1])]
         return values.min(0)[..., 0]
 
     def alpha(self):
@@ -123,15 +145,21 @@ class Reference:
         h, c = self.history, self.config
         steps = self.steps_of(t, e, newest)
 
-        def there(step, k):
+        def parts(step, k):
             predicted, bonus = self.follow(
                 h.observation[step, e][None], h.mask[step, e][None], noise[k][None]
             )
-            return predicted[0] + np.ravel(bonus)[0]
+            return predicted[0], np.ravel(bonus)[0]
+
+        def there(step, k):
+            return sum(parts(step, k))
 
         if not c.corrects:
             factors = np.cumprod([1.0, *(GAMMA * h.discount[s, e] for s in steps)])
             reward = sum(f * c.reward_scale * h.reward[s, e] for f, s in zip(factors, steps, strict=False))
+            if self.kind == "categorical":
+                logits, bonus = parts(steps[-1], 0) if factors[-1] else (np.zeros(len(ATOMS)), 0.0)
+                return projected(reward + factors[-1] * bonus, factors[-1], logits)
             return reward + (factors[-1] * there(steps[-1], 0) if factors[-1] else 0.0)
         result = 0.0
         for k, s in reversed(list(enumerate(steps))):
@@ -182,6 +210,8 @@ class Reference:
                 values = jnp.take_along_axis(values, action[None, :, None, None], 2)[:, :, 0]
             if c.network.values == "expected":
                 return jnp.sum(weight[:, None] * 0.5 * (values - goals) ** 2)
+            if c.network.values == "categorical":
+                return -jnp.sum(weight[:, None] * goals * jax.nn.log_softmax(values))
             error = goals[None, :, None, :] - values[..., None]  # [K, B, m, samples]
             part = (np.arange(values.shape[-1]) + 0.5)[:, None] / values.shape[-1]
             huber = jnp.where(jnp.abs(error) <= 1, 0.5 * error**2, jnp.abs(error) - 0.5)
@@ -207,7 +237,7 @@ class Reference:
         takes_mean = c.target_critics is not None or c.network.values == "quantile"
 
         def combine(values):
-            values = values.mean(-1)
+            values = expectation(values, self.kind)
             return values[0] if not self.is_sac else values.mean(0) if takes_mean else values.min(0)
 
         def loss(parameters):
@@ -231,6 +261,7 @@ class Reference:
         return float(value), np.sqrt(sum((g**2).sum() for g in gradient))
 
 
+DISTRIBUTIONS = {"values": "categorical", "num_atoms": 7, "v_min": -3.0, "v_max": 3.0}
 CASES = {
     "sac": ("sac", BOX, {}),
     "sac of a Discrete": ("sac", SPEC, {"n_step": 2, "target_entropy_share": 0.9}),
@@ -240,6 +271,8 @@ CASES = {
     "sac with retrace of a Discrete": ("sac", SPEC, {"multistep": "retrace", "n_step": 3}),
     "sac, uncorrected": ("sac", BOX, {"multistep": "uncorrected", "n_step": 3, "q_lambda": 0.8}),
     "sac of quantiles": ("sac", BOX, {"values": "quantile", "num_quantiles": 5, "drop_quantiles": 2}),
+    "sac of distributions": ("sac", BOX, DISTRIBUTIONS),
+    "ddpg of distributions": ("ddpg", BOX, DISTRIBUTIONS | {"n_step": 3, "reward_scale": 2.0}),
     "td3": ("td3", BOX, {"n_step": 2, "max_grad_norm": 0.1, "policy_noise": 0.5, "noise_clip": 0.3}),
     "ddpg": ("ddpg", BOX, {"gradient_steps": 2}),
 }
