@@ -205,7 +205,7 @@ def render(env: Environment, state: State, past: Sequence[State] = ()) -> np.nda
     return picture
 
 
-def can_export(env: Environment) -> bool:
+def has_geometry(env: Environment) -> bool:
     """Report whether an environment or the one inside its wrappers has a method `geometry(state)`."""
     return _owner_of(env, "geometry") is not None
 
@@ -216,7 +216,7 @@ def geometry(env: Environment, state: State) -> Geometry:
     Raises:
       ShoalError: the environment has no such method.
     """
-    if not can_export(env):
+    if not has_geometry(env):
         raise ShoalError(f"{type(unwrapped(env)).__name__} has no `geometry(state)`")
     return env.geometry(state)  # type: ignore[attr-defined]
 

@@ -11,7 +11,7 @@ import numpy as np
 from shoal.base.errors import ShoalError
 from shoal.base.files import write_whole_file
 from shoal.base.imports import import_package
-from shoal.envs.base import can_export, geometry, unwrapped
+from shoal.envs.base import geometry, has_geometry, unwrapped
 from shoal.envs.geometry import Geometry
 from shoal.types import Environment, State
 
@@ -26,7 +26,7 @@ def check_writable(environment: Environment, path: str | Path) -> Path:
       ShoalError: the environment has no `geometry(state)`, the folder of the data exists already, or pyevtk is missing.
     """
     path = Path(path).expanduser()
-    if not can_export(environment):
+    if not has_geometry(environment):
         raise ShoalError(
             f"{type(unwrapped(environment)).__name__} cannot be written for ParaView: it has no `geometry(state)`, "
             "which returns a shoal.envs.Geometry."
