@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shoal.envs.base import environment, parameter
     from shoal.envs.checking.check import check
     from shoal.envs.registry import environments, make, register
+    from shoal.export.api import export
     from shoal.monitor.loggers.logger import Logger
     from shoal.monitor.loggers.wandb_listener import WandbListener
     from shoal.reports.metrics_table import metrics
@@ -52,6 +53,7 @@ __all__ = [
     "environment",
     "environments",
     "evaluate",
+    "export",
     "load",
     "make",
     "make_train",
@@ -91,6 +93,7 @@ _MODULE_OF = {
     "environment": "envs.base",
     "environments": "envs.registry",
     "evaluate": "runs.policies.evaluate",
+    "export": "export.api",
     "load": "runs.policies.load",
     "make": "envs.registry",
     "make_train": "runs.train.pure_training",

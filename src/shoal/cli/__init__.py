@@ -27,6 +27,7 @@ COMMANDS = {
     "resume": ("RUN", "resume a run from its newest checkpoint"),
     "checkpoints": ("RUN", "list the checkpoints of a run, and verify them"),
     "eval": ("RUN", "evaluate the policies of a run"),
+    "export": ("RUN FILE", "write a policy as ONNX, for other programs"),
     "sweep": ("ENV", "train many settings at once, and rank them"),
     "tune": ("ENV", "train settings that Optuna proposes, batch by batch"),
     "pbt": ("ENV", "train a population that exchanges its settings"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -259,6 +259,17 @@ def frames_per_second(env: Environment) -> float:
     if isinstance(env, Wrapper) and not hasattr(env, "frames_per_second"):
         return frames_per_second(env.env)
     return getattr(env, "frames_per_second", 10)
+
+
+def metadata_of(env: Environment) -> dict[str, Any]:
+    """Return what an environment says of itself to an exported policy.
+
+    That is `rate`, its steps per second, where it or the one inside its wrappers has `frames_per_second`, and what its
+    method `export_metadata()` returns, texts, numbers and lists by name, where there is one.
+    """
+    env = unwrapped(env)
+    rate = {"rate": float(env.frames_per_second)} if hasattr(env, "frames_per_second") else {}
+    return rate | (dict(env.export_metadata()) if hasattr(env, "export_metadata") else {})
 
 
 def unwrapped(env: Environment) -> Environment:

@@ -59,6 +59,24 @@ def load(
       ShoalError: there is no such run, policy, checkpoint, part or seed, it is damaged, or no seed is given and no
         score of one that was trained to the end is finite.
     """
+    stored, place = find(run, which, seed=seed, label=label, environment=environment, checkpoint=checkpoint)
+    return load_policy(stored, place, parts)
+
+
+def find(
+    run: str | Path,
+    which: str = "best",
+    *,
+    seed: int | None = None,
+    label: str | None = None,
+    environment: Environment | None = None,
+    checkpoint: int | str | Choice | None = None,
+) -> tuple["StoredPolicies", int]:
+    """Read the policies of a run, and return them with the place of the member that the arguments of `load` mean.
+
+    Raises:
+      ShoalError: as `load`.
+    """
     label = None if label is None else arguments.text("label", label)
     run, label = resolve_run(arguments.path("run", run), label)
     directory = RunDirectory.open(run)
@@ -67,7 +85,7 @@ def load(
         environment = environment_of(environment, {})
     experiment = decide(environment, config_file=directory.path, overrides={})
     stored = read_policies(directory, which, checkpoint, experiment)
-    return load_policy(stored, chosen_member(stored, seed, label), parts)
+    return stored, chosen_member(stored, seed, label)
 
 
 class StoredPolicies(NamedTuple):

@@ -64,7 +64,7 @@ class TrainedPolicy:
         return spec == self.spec or (acts_alike is not None and acts_alike(self.spec, spec))
 
     @functools.cached_property
-    def _needs_mask(self) -> bool:
+    def needs_mask(self) -> bool:
         if self.has_masks is not None:
             return self.has_masks
         _, timestep = jax.eval_shape(self.environment.reset, jax.random.key(0))
@@ -181,7 +181,7 @@ class TrainedPolicy:
 
     def _mask(self, action_mask: object, batch_shape: tuple[int, ...], agents: tuple[int, ...]) -> PyTree:
         """Return a mask of a batch, whose shape is () for one observation; None for a world without masks."""
-        if action_mask is None and self._needs_mask:
+        if action_mask is None and self.needs_mask:
             raise ShoalError(
                 "action_mask=None: the world of this policy has masks, and without one it may choose an illegal "
                 "action; give that of the time-step, such as action_mask=timestep.action_mask."

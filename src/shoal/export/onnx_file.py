@@ -1,0 +1,145 @@
+"""Conversion of a program to ONNX, by jax2onnx."""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.source_info_util import summarize
+
+from shoal.base.errors import ShoalError
+from shoal.base.imports import import_package
+from shoal.export.program import Program
+
+OPSET, IR_VERSION = 18, 9  # that onnxruntime 1.16 and newer read, and unitree's C++
+OLDEST = "0.17.1"  # of jax2onnx
+
+
+def converter() -> ModuleType:
+    """Import jax2onnx.
+
+    Raises:
+      ShoalError: it is not installed, or older than what is used here.
+    """
+    return import_package("exporting to ONNX needs", "jax2onnx", "export", OLDEST)
+
+
+def runtime() -> ModuleType:
+    """Import onnxruntime, which jax2onnx brings.
+
+    Raises:
+      ShoalError: it is not installed.
+    """
+    return import_package("checking a file needs", "onnxruntime", "export", "1.16")
+
+
+def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
+    """Convert a program to an ONNX model with the names of its inputs and outputs.
+
+    Raises:
+      ShoalError: jax2onnx has no conversion of a primitive; the sentence names the line that made it.
+    """
+    jax2onnx = converter()
+    jaxpr = program.closed.jaxpr
+    _require_known(jaxpr)
+    # The converter gives a value one name: values that are inputs, constants or another output are named afterwards.
+    computed = dict.fromkeys(x for x in jaxpr.outvars if _is_computed(x, jaxpr))
+    if not computed:
+        raise ShoalError(
+            "the policy's actions depend on none of its inputs, so that there is nothing to export."
+        )
+    names = {x: f"result_{k}" for k, x in enumerate(computed)}
+    flat = ClosedJaxpr(jaxpr.replace(outvars=list(computed), debug_info=None), program.closed.consts)
+    model = jax2onnx.to_onnx(
+        jaxpr_as_fun(flat),
+        list(program.inputs.values()),
+        model_name="policy",
+        opset=OPSET,
+        input_names=list(program.inputs),
+        output_names=list(names.values()),
+    )
+    names |= dict(zip(jaxpr.invars, program.inputs, strict=True))
+    _name_outputs(model.graph, program, names)
+    model.ir_version = IR_VERSION
+    for name, text in metadata.items():
+        model.metadata_props.add(key=name, value=text)
+    return model
+
+
+def _is_computed(x: Any, jaxpr: Jaxpr) -> bool:
+    return not isinstance(x, Literal) and x not in jaxpr.invars and x not in jaxpr.constvars
+
+
+def _name_outputs(graph: Any, program: Program, names: Mapping[Any, str]) -> None:
+    """Give the outputs of a graph their names, in order, and remove initialisers that no node reads."""
+    import onnx  # noqa: PLC0415
+
+    jaxpr = program.closed.jaxpr
+    constants = dict(zip(jaxpr.constvars, program.closed.consts, strict=True))
+    del graph.output[:]
+    for variable, (name, shape) in zip(jaxpr.outvars, program.outputs.items(), strict=True):
+        if isinstance(variable, Literal) or variable in constants:
+            value = variable.val if isinstance(variable, Literal) else constants[variable]
+            source = f"{name}_value"
+            graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value, shape.dtype), source))
+        else:
+            source = names[variable]
+        graph.node.append(onnx.helper.make_node("Identity", [source], [name]))
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(shape.dtype))
+        graph.output.append(onnx.helper.make_tensor_value_info(name, kind, shape.shape))
+    _skip_identities(graph, set(names.values()) - set(program.inputs))
+    read = {name for node in _nodes(graph) for name in node.input}
+    kept = [x for x in graph.initializer if x.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _skip_identities(graph: Any, results: set[str]) -> None:
+    """Give the node that makes a result the name of the first output that is this result."""
+    renamed = {}
+    for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in results]:
+        if node.input[0] in renamed:
+            node.input[0] = renamed[node.input[0]]
+        else:
+            renamed[node.input[0]] = node.output[0]
+            graph.node.remove(node)
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for k, name in enumerate(names):
+                names[k] = renamed.get(name, name)
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of those within it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g)
+
+
+def _require_known(jaxpr: Jaxpr) -> None:
+    """Require that jax2onnx converts each primitive of a program.
+
+    Raises:
+      ShoalError: it does not; the sentence names the primitive and the line that made it.
+    """
+    from jax2onnx.plugins.plugin_system import PLUGIN_REGISTRY, import_all_plugins  # noqa: PLC0415
+
+    import_all_plugins()
+    for equation in equations(jaxpr):
+        if equation.primitive.name not in PLUGIN_REGISTRY:
+            raise ShoalError(
+                f"ONNX has no form of {equation.primitive.name!r} ({summarize(equation.source_info)}): jax2onnx does not "
+                "convert this primitive; write the line by others, or export to policy.jaxexport."
+            )
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield the equations of a program and of the programs within it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, Jaxpr | ClosedJaxpr)):
+            if isinstance(inner, Jaxpr | ClosedJaxpr):
+                yield from equations(getattr(inner, "jaxpr", inner))

@@ -1,0 +1,120 @@
+"""Simplification of traced programs, so that other runtimes can run them."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+MAX_UNROLLED = 64  # steps of a scan
+CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # parameters of calls that hold the called program
+LOOPS = ("scan", "while", "cond")  # whose programs are run otherwise than once
+
+
+def simplify(function: Callable, *inputs: Any) -> ClosedJaxpr:
+    """Trace a function, and compute already what depends on constants alone.
+
+    Calls are inlined, scans of up to `MAX_UNROLLED` steps unrolled, barriers of the compiler left out, and selections by
+    a constant replaced by what they select. Equations that no output needs are dropped.
+
+    Args:
+      inputs: arrays, or their shapes and dtypes.
+    """
+    closed = jax.make_jaxpr(function)(*inputs)
+    closed = jax.make_jaxpr(functools.partial(evaluate, closed.jaxpr, closed.consts))(
+        *jax.tree.leaves(inputs)
+    )
+    return ClosedJaxpr(without_unused(closed.jaxpr), closed.consts)
+
+
+def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], *inputs: Any) -> list[Any]:
+    """Evaluate a program on traced and concrete arrays; what depends on the concrete ones alone is computed."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
+
+    def value_of(x: Any) -> Any:
+        return x.val if isinstance(x, Literal) else values[x]
+
+    for equation in jaxpr.eqns:
+        with source_info_util.user_context(equation.source_info.traceback):
+            outputs = _evaluate_equation(equation, [value_of(x) for x in equation.invars])
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [value_of(x) for x in jaxpr.outvars]
+
+
+def _evaluate_equation(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+    """Return the outputs of an equation."""
+    primitive, params = equation.primitive, equation.params
+    if primitive.name == "optimization_barrier":
+        return inputs
+    if primitive.name == "scan" and params["length"] <= MAX_UNROLLED:
+        return _unroll(params, inputs)
+    if primitive.name == "cond" and _is_constant(inputs[0]):
+        return _call(params["branches"][int(np.clip(inputs[0], 0, len(params["branches"]) - 1))], inputs[1:])
+    if primitive.name == "select_n" and _is_constant(inputs[0]) and _are_equal(inputs[0]):
+        return [inputs[1 + int(np.ravel(inputs[0])[0])]]
+    called = [params[name] for name in CALLS if name in params and primitive.name not in LOOPS]
+    if called:
+        return _call(called[0], inputs)
+    outputs = _computed(functools.partial(primitive.bind, **params), inputs)
+    return outputs if primitive.multiple_results else [outputs]
+
+
+def _computed(function: Callable, inputs: Sequence[Any]) -> Any:
+    """Call a function, at once where all its inputs are constants."""
+    with jax.ensure_compile_time_eval() if all(map(_is_constant, inputs)) else contextlib.nullcontext():
+        return function(*inputs)
+
+
+def _is_constant(x: Any) -> bool:
+    return not isinstance(x, jax.core.Tracer)
+
+
+def _are_equal(predicate: Any) -> bool:
+    numbers = np.ravel(predicate)
+    return bool(numbers.size and np.all(numbers == numbers[0]))
+
+
+def _call(called: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Evaluate the program of a call, which has constants of its own or none."""
+    is_closed = isinstance(called, ClosedJaxpr)
+    return evaluate(called.jaxpr if is_closed else called, called.consts if is_closed else (), *inputs)
+
+
+def _unroll(params: Any, inputs: list[Any]) -> list[Any]:
+    """Evaluate a scan step by step."""
+    num_constants, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
+    constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
+    rows, order = inputs[num_constants + num_carry :], range(length)
+    outputs: dict[int, list[Any]] = {}
+    for t in reversed(order) if params["reverse"] else order:
+        step = [
+            _computed(functools.partial(jax.lax.index_in_dim, index=t, keepdims=False), [x]) for x in rows
+        ]
+        after = _call(params["jaxpr"], [*constants, *carry, *step])
+        carry, outputs[t] = after[:num_carry], after[num_carry:]
+    columns = [[outputs[t][k] for t in order] for k in range(len(outputs[0]))] if length else []
+    stacked = [_computed(lambda *column: jnp.stack(column), column) for column in columns]
+    return [*carry, *stacked]
+
+
+def without_unused(jaxpr: Jaxpr) -> Jaxpr:
+    """Drop the equations that no output of a program needs; the inputs stay."""
+    needed = {x for x in jaxpr.outvars if not isinstance(x, Literal)}
+    equations = []
+    for equation in reversed(jaxpr.eqns):
+        if needed.intersection(equation.outvars):
+            equations.append(equation)
+            needed |= {x for x in equation.invars if not isinstance(x, Literal)}
+    return jaxpr.replace(eqns=equations[::-1])
+
+
+def read_inputs(jaxpr: Jaxpr) -> list[bool]:
+    """Report of each input whether an equation or an output reads it."""
+    read = {x for x in jaxpr.outvars if not isinstance(x, Literal)}
+    read |= {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
+    return [x in read for x in jaxpr.invars]
