@@ -143,9 +143,7 @@ def _scores(program: Program) -> Callable[[Mapping[str, np.ndarray]], list[np.nd
     """Return a function of a step's inputs: the numbers of which the actions are the largest, [..., choices]."""
     jaxpr = program.closed.jaxpr
     picks = [x for x in jaxpr.eqns if x.primitive.name == "argmax"]
-    inner = ClosedJaxpr(
-        jaxpr.replace(outvars=[x.invars[0] for x in picks], debug_info=None), program.closed.consts
-    )
+    inner = ClosedJaxpr(jaxpr.replace(outvars=[x.invars[0] for x in picks]), program.closed.consts)
     axes = [x.params["axes"][0] for x in picks]
 
     def scores(feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:

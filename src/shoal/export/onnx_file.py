@@ -1,16 +1,19 @@
 """Conversion of a program to ONNX, by jax2onnx."""
 
+import contextlib
+import logging
+import traceback
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.extend.source_info_util import summarize
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_package
+from shoal.base.user_errors import shorten
 from shoal.export.program import Program
 
 OPSET, IR_VERSION = 18, 9  # that onnxruntime 1.16 and newer read, and unitree's C++
@@ -43,7 +46,6 @@ def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
     """
     jax2onnx = converter()
     jaxpr = program.closed.jaxpr
-    _require_known(jaxpr)
     # The converter gives a value one name: values that are inputs, constants or another output are named afterwards.
     computed = dict.fromkeys(x for x in jaxpr.outvars if _is_computed(x, jaxpr))
     if not computed:
@@ -51,15 +53,17 @@ def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
             "the policy's actions depend on none of its inputs, so that there is nothing to export."
         )
     names = {x: f"result_{k}" for k, x in enumerate(computed)}
-    flat = ClosedJaxpr(jaxpr.replace(outvars=list(computed), debug_info=None), program.closed.consts)
-    model = jax2onnx.to_onnx(
-        jaxpr_as_fun(flat),
-        list(program.inputs.values()),
-        model_name="policy",
-        opset=OPSET,
-        input_names=list(program.inputs),
-        output_names=list(names.values()),
-    )
+    flat = ClosedJaxpr(jaxpr.replace(outvars=list(computed)), program.closed.consts)
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # warns of values of nodes that it then removes
+    with _report_equation():
+        model = jax2onnx.to_onnx(
+            jaxpr_as_fun(flat),
+            list(program.inputs.values()),
+            model_name="policy",
+            opset=OPSET,
+            input_names=list(program.inputs),
+            output_names=list(names.values()),
+        )
     names |= dict(zip(jaxpr.invars, program.inputs, strict=True))
     _name_outputs(model.graph, program, names)
     model.ir_version = IR_VERSION
@@ -119,27 +123,22 @@ def _nodes(graph: Any) -> Iterator[Any]:
             yield from _nodes(attribute.g)
 
 
-def _require_known(jaxpr: Jaxpr) -> None:
-    """Require that jax2onnx converts each primitive of a program.
+@contextlib.contextmanager
+def _report_equation() -> Iterator[None]:
+    """Convert an error of the converter to a sentence with the primitive and the line of the module that made it.
 
     Raises:
-      ShoalError: it does not; the sentence names the primitive and the line that made it.
+      ShoalError: instead of it, where an equation was converted when it was raised.
     """
-    from jax2onnx.plugins.plugin_system import PLUGIN_REGISTRY, import_all_plugins  # noqa: PLC0415
-
-    import_all_plugins()
-    for equation in equations(jaxpr):
-        if equation.primitive.name not in PLUGIN_REGISTRY:
-            raise ShoalError(
-                f"ONNX has no form of {equation.primitive.name!r} ({summarize(equation.source_info)}): jax2onnx does not "
-                "convert this primitive; write the line by others, or export to policy.jaxexport."
-            )
-
-
-def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Yield the equations of a program and of the programs within it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, Jaxpr | ClosedJaxpr)):
-            if isinstance(inner, Jaxpr | ClosedJaxpr):
-                yield from equations(getattr(inner, "jaxpr", inner))
+    try:
+        yield
+    except Exception as error:
+        scopes = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+        equations = [x for scope in scopes for x in list(scope.values()) if isinstance(x, JaxprEqn)]
+        if not equations:
+            raise
+        name, place = equations[-1].primitive.name, summarize(equations[-1].source_info)
+        raise ShoalError(
+            f"ONNX has no form of {name!r}, made in {place}: {shorten(str(error))}; write the line otherwise, or export "
+            "to policy.jaxexport."
+        ) from error

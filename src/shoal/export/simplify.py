@@ -19,8 +19,8 @@ LOOPS = ("scan", "while", "cond")  # whose programs are run otherwise than once
 def simplify(function: Callable, *inputs: Any) -> ClosedJaxpr:
     """Trace a function, and compute already what depends on constants alone.
 
-    Calls are inlined, scans of up to `MAX_UNROLLED` steps unrolled, barriers of the compiler left out, and selections by
-    a constant replaced by what they select. Equations that no output needs are dropped.
+    Calls are inlined, scans of up to `MAX_UNROLLED` steps unrolled, barriers of the compiler left out, and selections
+    by a constant replaced by what they select. Equations that no output needs are dropped.
 
     Args:
       inputs: arrays, or their shapes and dtypes.
@@ -53,15 +53,26 @@ def _evaluate_equation(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         return inputs
     if primitive.name == "scan" and params["length"] <= MAX_UNROLLED:
         return _unroll(params, inputs)
-    if primitive.name == "cond" and _is_constant(inputs[0]):
-        return _call(params["branches"][int(np.clip(inputs[0], 0, len(params["branches"]) - 1))], inputs[1:])
-    if primitive.name == "select_n" and _is_constant(inputs[0]) and _are_equal(inputs[0]):
-        return [inputs[1 + int(np.ravel(inputs[0])[0])]]
+    if primitive.name in ("cond", "select_n") and _is_constant(inputs[0]) and _are_equal(inputs[0]):
+        choice = int(np.ravel(inputs[0])[0])
+        if primitive.name == "select_n":
+            return [inputs[1 + choice]]
+        return _call(params["branches"][np.clip(choice, 0, len(params["branches"]) - 1)], inputs[1:])
     called = [params[name] for name in CALLS if name in params and primitive.name not in LOOPS]
     if called:
         return _call(called[0], inputs)
-    outputs = _computed(functools.partial(primitive.bind, **params), inputs)
+    bind = functools.partial(primitive.bind, **params)
+    if primitive.name in ("select_n", "gather") and equation.outvars[0].aval.dtype == bool:
+        bind = functools.partial(_in_integers, equation)
+    outputs = _computed(bind, inputs)
     return outputs if primitive.multiple_results else [outputs]
+
+
+def _in_integers(equation: JaxprEqn, *inputs: Any) -> Any:
+    """Select or gather booleans as integers: onnxruntime has no Where of booleans."""
+    first = 1 if equation.primitive.name == "select_n" else 0  # after the predicate
+    numbers = [jnp.asarray(x, jnp.int32) for x in inputs[first:]]
+    return equation.primitive.bind(*inputs[:first], *numbers, **equation.params) != 0
 
 
 def _computed(function: Callable, inputs: Sequence[Any]) -> Any:

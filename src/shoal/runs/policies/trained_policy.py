@@ -65,6 +65,7 @@ class TrainedPolicy:
 
     @functools.cached_property
     def needs_mask(self) -> bool:
+        """Whether its world has masks, so that it must be given them."""
         if self.has_masks is not None:
             return self.has_masks
         _, timestep = jax.eval_shape(self.environment.reset, jax.random.key(0))

@@ -1,0 +1,237 @@
+"""`shoal export`: its files, what they say, and what is refused."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_policies import Drawn, checked, random_policy
+from flax import nnx
+
+import shoal
+from shoal.base import imports
+from shoal.base.errors import ShoalError
+from shoal.cli import main
+from shoal.export import api
+from shoal.export.check import Check, DifferentPolicy, compare, require_same
+from shoal.export.onnx_file import to_model
+from shoal.export.program import make_program
+from shoal.nets.heads import head_for
+from shoal.types.spaces import Box
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    sizes = {"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_minibatches": 1, "eval_episodes": 4}
+    shoal.train("CartPole-v1", seeds=2, run_dir=path, core="gru", core_size=8, hidden_sizes=(8,), **sizes)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("files") / "policy.onnx"
+    return shoal.export(run, out, seed=1, check=50)
+
+
+def test_names_shapes_and_origin_are_in_both_files(files, run):
+    model, written = onnx.load(files.path), json.loads(files.path.with_suffix(".json").read_text())
+    onnx.checker.check_model(model, full_check=True)
+    assert [x.name for x in model.graph.input] == ["obs", "h_in"]
+    assert [x.name for x in model.graph.output] == ["actions", "h_out"]
+    assert (model.ir_version, model.opset_import[0].version) == (9, 18)
+    assert written == files.description
+    assert written["inputs"]["h_in"] == {"shape": [1, 1, 8], "dtype": "float32"}
+    assert written["outputs"]["actions"] == {"shape": [1], "dtype": "int32", "low": 0, "high": 1}
+    assert written["inputs"]["obs"]["high"][1] is None
+    summary = json.loads((run / "summary.json").read_text())
+    assert (written["seed"], written["run"], written["rate"]) == (1, "run", 50.0)
+    assert written["score"] == summary["absolute"]["returns"][1]
+    properties = {x.key: x.value for x in model.metadata_props}
+    assert properties.keys() == written.keys()
+    assert json.loads(properties["inputs"]) == written["inputs"]
+    assert properties["environment"] == "CartPole-v1"
+    card = files.path.with_suffix(".md").read_text()
+    assert "| input `h_in` | [1, 1, 8] | float32 |" in card
+    assert str(files.check) in card
+
+
+def test_no_initialiser_is_left_that_no_node_reads(files):
+    graph = onnx.load(files.path).graph
+    read = {name for node in graph.node for name in node.input}
+    assert {x.name for x in graph.initializer} <= read
+
+
+def test_the_file_says_which_checkpoint_and_which_policy(run, tmp_path):
+    last = shoal.export(run, tmp_path / "last.jaxexport", which="last", check=20)
+    newest = shoal.export(run, tmp_path / "newest.jaxexport", checkpoint="last", seed=0)
+    assert (last.description["policy"], last.description["steps"]) == ("last", 64)
+    assert newest.description["policy"].startswith("checkpoint")
+    loaded = shoal.export(shoal.load(run), tmp_path / "loaded.jaxexport")
+    assert "run" not in loaded.description
+    assert "six months" in loaded.path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("name", ["normal", "uniform"])
+def test_noise_has_the_distribution_that_the_file_says(name):
+    policy = random_policy(Drawn(action_space=Box(-2.0, 3.0, (2,))) if name == "normal" else Drawn())
+    check, program = checked(policy, sample=True, steps=50)
+    assert check.is_same
+    assert program.noise == name
+    numbers = np.ravel(jax.vmap(program.draw)(jax.random.split(jax.random.key(7), 10_000)))
+    mean, deviation = {"normal": (0.0, 1.0), "uniform": (0.5, 12**-0.5)}[name]
+    assert abs(numbers.mean() - mean) < 0.03
+    assert abs(numbers.std() - deviation) < 0.03
+
+
+def test_several_observations_are_acted_on_at_once():
+    policy = random_policy(Drawn(), core="lstm", core_size=8, core_layers=2)
+    program = make_program(policy, 5)
+    assert program.inputs["h_in"].shape == (2, 5, 8)
+    form = api.FORMS[".onnx"]
+    run = form.runner(form.write(program, {}), program)
+    obs = np.asarray(jax.random.normal(jax.random.key(0), (5, 4)))
+    found = run({"obs": obs, **{f"{name}_in": x for name, x in program.memory.items()}})
+    memory, actions = policy(policy.initial_memory((5,)), obs)
+    np.testing.assert_array_equal(found["actions"], actions)
+    np.testing.assert_allclose(found["h_out"], program.memory_of(memory)["h"], atol=1e-6)
+
+
+def test_an_input_first_is_there_only_where_the_network_is_shown_it():
+    shown = make_program(random_policy(Drawn(), core="gru", core_size=8, first_flag=True))
+    assert "first" in shown.inputs
+    assert "first" not in make_program(random_policy(Drawn(), core="gru", core_size=8)).inputs
+
+
+def test_what_no_greedy_action_reads_is_no_memory():
+    policy = random_policy(Drawn(action_space=Box(-1.0, 1.0, (1,))), correlated_noise=True)
+    assert list(make_program(policy).outputs) == ["actions"]
+
+
+class Own(nnx.Module):
+    """An actor of one's own with a primitive that is converted for matrices alone, or not at all."""
+
+    def __init__(self, spec, *, key):
+        self.head = head_for(spec.action_space)
+        self.weight = nnx.Param(jax.random.normal(key, (4, self.head.num_inputs)))
+
+    def policy(self, observation, action_mask=None):
+        return self.head(self.features(observation) @ self.weight[...], action_mask)
+
+    def features(self, x):
+        return jax.lax.linalg.eigh(x[..., None] * x[..., None, :])[1][..., 0, :]
+
+
+class Unknown(Own):
+    """Of a primitive without a conversion."""
+
+    def features(self, x):
+        return jax.lax.igamma(jnp.abs(x), jnp.abs(x))
+
+
+@pytest.mark.parametrize(("name", "primitive"), [("Own", "eigh"), ("Unknown", "igamma")])
+def test_an_unknown_primitive_is_named_with_its_line(name, primitive):
+    policy = random_policy(Drawn(), actor_network=f"{__name__}:{name}")
+    with pytest.raises(ShoalError, match=rf"'{primitive}', made in .*test_export\.py:\d+"):
+        to_model(make_program(policy), {})
+
+
+def test_a_file_that_acts_otherwise_is_found():
+    policy, other = (random_policy(Drawn(), hidden_sizes=(n,)) for n in (8, 16))
+    form, program = api.FORMS[".onnx"], make_program(policy)
+    content = form.write(make_program(other), {})
+    check = compare(policy, program, form.runner(content, program), 100)
+    assert check.other > 0
+    with pytest.raises(DifferentPolicy, match="is not the same policy"):
+        require_same(check)
+    require_same(Check(100, 3, 9e-6, 0.0, 0, 4))
+
+
+def test_a_file_that_is_not_the_same_is_not_written_and_ends_with_1(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(api, "compare", lambda *_: Check(5, 1, 0.5, 0.0, 0, 0))
+    assert main(["export", str(run), str(tmp_path / "policy.onnx"), "--check", "5"]) == 1
+    assert "is not the same policy" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+REFUSED = {
+    "out='policy.tflite' has none of the suffixes .onnx and .jaxexport": ["policy.tflite"],
+    "batch=0": ["policy.onnx", "--batch", "0"],
+    "check=10 compares one environment, and batch=2": ["policy.onnx", "--batch", "2", "--check", "10"],
+    "'taken.json' exists": ["taken.onnx"],
+    "no file was named": [],
+    "takes one run and one file": ["policy.onnx", "other.onnx"],
+    "there is no directory": ["nowhere/policy.onnx"],
+    "which": ["policy.onnx", "--checkpoint", "last", "--which", "last"],
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_a_bad_argument_is_one_sentence_and_nothing_is_written(run, tmp_path, monkeypatch, capsys, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.json").write_text("{}")
+    assert main(["export", str(run), *REFUSED[sentence]]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert [x.name for x in tmp_path.iterdir()] == ["taken.json"]
+
+
+def test_other_bad_inputs_are_refused_before_anything_is_written(tmp_path, monkeypatch):
+    out = tmp_path / "policy.onnx"
+    with pytest.raises(ShoalError, match="no run directory"):
+        shoal.export(tmp_path / "nothing", out)
+    beta = random_policy(Drawn(action_space=Box(-1.0, 1.0, (1,))), distribution="beta")
+    with pytest.raises(ShoalError, match="draws by its parameters"):
+        shoal.export(beta, out, sample=True)
+    td3 = random_policy(Drawn(action_space=Box(-1.0, 1.0, (1,))), "td3")
+    with pytest.raises(ShoalError, match="does not sample"):
+        shoal.export(td3, out, sample=True)
+    monkeypatch.setattr(imports.importlib.metadata, "version", lambda name: "0.12.0")
+    with pytest.raises(ShoalError, match=r"jax2onnx 0\.17\.1 or newer, and 0\.12\.0 is installed"):
+        shoal.export(td3, out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_force_replaces_the_files(files):
+    before = files.path.read_bytes()
+    again = shoal.export(random_policy(Drawn()), files.path, force=True)
+    assert again.path.read_bytes() != before
+
+
+def test_importing_shoal_imports_no_converter_and_both_names_are_callable():
+    program = """
+        import sys, shoal
+        import shoal.export
+        assert callable(shoal.export)
+        import shoal.export.api
+        assert callable(shoal.export) and not {"jax2onnx", "onnxruntime", "onnx"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=120)
+
+
+def test_constant_and_repeated_outputs_keep_their_names():
+    policy = random_policy("CartPole-v1")
+    program = make_program(policy)
+    jaxpr = program.closed.jaxpr
+    actions, obs = jaxpr.outvars[0], jaxpr.invars[0]
+    outputs = {
+        name: jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype)
+        for name, x in {"actions": actions, "again": actions, "same": obs}.items()
+    }
+    twice = program._replace(
+        closed=program.closed.replace(jaxpr=jaxpr.replace(outvars=[actions, actions, obs])),
+        outputs=outputs,
+    )
+    run = onnxruntime.InferenceSession(to_model(twice, {}).SerializeToString())
+    given = jnp.ones((1, 4), jnp.float32)
+    first, again, same = run.run(["actions", "again", "same"], {"obs": np.asarray(given)})
+    assert first == again
+    np.testing.assert_array_equal(same, given)
