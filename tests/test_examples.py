@@ -127,3 +127,15 @@ def test_it_learns_as_the_preset_does(example):
     params = jax.jit(jax.vmap(example.make_train(env)))(keys)
     returns = jax.jit(jax.vmap(lambda p, k: example.evaluate(env, p, k)))(params, keys)
     assert float(jnp.sort(returns)[2:].min()) > 475
+
+
+def test_an_exported_policy_plays_in_gymnasium_as_it_does_here(tmp_path, monkeypatch):
+    """The same numbers by both runtimes; the description says all that they need."""
+    pytest.importorskip("jax2onnx")
+    monkeypatch.setenv("HOME", str(tmp_path))  # onnxruntime writes into the user's cache
+    example = import_example("onnx_policy")
+    monkeypatch.setattr(example, "EPISODES", 2)
+    sizes = {"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_minibatches": 1, "eval_episodes": 4}
+    run = shoal.train("CartPole-v1", run_dir=tmp_path / "run", core="gru", core_size=8, **sizes)
+    path = str(shoal.export(run, tmp_path / "policy.onnx").path)
+    assert example.main(path, "CartPole-v1") == example.main(path, "CartPole-v1", "--reference") >= 8
