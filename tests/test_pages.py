@@ -51,6 +51,7 @@ SKIPPED = [
     ("durability", "of runs killed or in use", "shoal resume runs/preempted", "shoal resume runs/killed"),
     ("durability", "kills processes, or needs Slurm", "# preempt.sh", "bash preempt.sh", "#!/bin/bash"),
     ("durability", "of an environment with a mistake", "shoal train faulty:Faulty", "shoal resume runs/nan"),
+    ("export", "installs packages, or is a script beside the page", "make extras", "python examples"),
     ("extending", "of a file with a mistake", "import shoal\n\ntry:"),
     ("grid", "of a file to download", "from shoal.envs.grid.rulesets.benchmark import Benchmark\n\nBench"),
     ("grid", "takes hours", "shoal train XLand-MiniGrid-R1-9x9 trial_episodes=5", "shoal eval runs/agent"),

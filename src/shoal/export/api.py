@@ -93,12 +93,9 @@ def export(
     result = compare(loaded, program, form.runner(content, program), steps) if steps else None
     if result is not None:
         require_same(result)
-    contents = (
-        content,
-        (json.dumps(description, indent=2) + "\n").encode(),
-        model_card(path, description, "" if result is None else str(result)).encode(),
-    )
-    for file, data in zip(files, contents, strict=True):
+    text = json.dumps(description, indent=2) + "\n"
+    card = model_card(path, description, str(result or ""))
+    for file, data in zip(files, (content, text.encode(), card.encode()), strict=True):
         with write_whole_file(file, parents=False, new=not force) as opened:
             opened.write(data)
     return Exported(path, description, result)

@@ -1,7 +1,7 @@
 """Comparison of an exported file with its policy, step by step in the real environment."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,18 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from shoal.base.errors import ShoalError
-from shoal.config import struct
-from shoal.export.program import ACTIONS, NOISE, Program, observation_names
+from shoal.export.program import ACTIONS, MASK, NOISE, Arrays, Program, entries, named
 from shoal.runs.policies.trained_policy import TrainedPolicy
-from shoal.types import Array, TimeStep, without_entries
+from shoal.types import Array, TimeStep
 
 TOLERANCE = 1e-5  # of numbers and of the distance of two logits, relative where they are above 1
 EARLY_RESET = 0.02  # probability at each step
 
 Runner = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+class DifferentPolicy(ShoalError):
+    """The error of a file that acts otherwise than its policy."""
 
 
 class Check(NamedTuple):
@@ -51,114 +54,6 @@ class Check(NamedTuple):
         )
 
 
-def compare(policy: TrainedPolicy, program: Program, run: Runner, steps: int, seed: int = 0) -> Check:
-    """Play steps of the policy's environment, and feed a file and the policy the same.
-
-    The policy acts. Both have their own memory, which begins anew with each episode; some episodes are cut early.
-
-    Args:
-      run: the inputs of a step by name -> its outputs.
-    """
-    environment, key = policy.environment, jax.random.key(seed)
-    reset, step = jax.jit(environment.reset), jax.jit(environment.step)
-    early, scores = np.random.default_rng(seed), _scores(program)
-    state, timestep = reset(key)
-    result = Check(steps, 1, 0.0, 0.0, 0, 0)
-    expected_memory, memory = policy.initial_memory(), dict(program.memory)
-    for number in range(steps):
-        act_key, step_key = jax.random.split(jax.random.fold_in(key, number))
-        feed = inputs_of(policy, program, timestep, act_key) | {f"{k}_in": x for k, x in memory.items()}
-        found = run({name: feed[name] for name in program.inputs})
-        expected_memory, action = policy(
-            expected_memory,
-            timestep.observation,
-            timestep.reward,
-            timestep.first,
-            action_mask=timestep.action_mask,
-            alive=timestep.alive,
-            key=act_key if program.draw else None,
-        )
-        result, differs = _with_step(
-            result, struct.named_leaves(action), found, lambda feed=feed: scores(feed)
-        )
-        memory = {name: found[f"{name}_out"] for name in memory}
-        expected = program.memory_of(expected_memory)
-        if differs:  # a memory may hold the action: from here on both remember the one that was taken
-            memory = expected
-        gaps = [_difference(memory[name], expected[name]) for name in memory]
-        result = result._replace(memory=max([result.memory, *gaps]))
-        ends = bool(timestep.last) or early.random() < EARLY_RESET
-        state, timestep = reset(step_key) if ends else step(state, action, step_key)
-        if ends:
-            expected_memory, memory = policy.initial_memory(), dict(program.memory)
-            result = result._replace(episodes=result.episodes + 1)
-    return result
-
-
-def inputs_of(
-    policy: TrainedPolicy, program: Program, timestep: TimeStep, key: Array
-) -> dict[str, np.ndarray]:
-    """Return the inputs of a step but the memory, by name, for a batch of one."""
-    observation = without_entries(timestep.observation, policy.spec.critic_only)
-    parts = observation if isinstance(observation, dict) else {"": observation}
-    values: dict[str, Any] = {name: parts[entry] for entry, name in observation_names(policy).items()}
-    values |= {"reward": timestep.reward, "first": timestep.first, "alive": timestep.alive}
-    masks = struct.named_leaves(timestep.action_mask)
-    values |= {"_".join(filter(None, ("action_mask", name))): x for name, x in masks.items()}
-    feed = {
-        name: np.asarray(values[name], x.dtype)[None] for name, x in program.inputs.items() if name in values
-    }
-    return feed | ({NOISE: np.asarray(program.draw(key))} if program.draw else {})
-
-
-def _with_step(
-    result: Check,
-    action: Mapping[str, Any],
-    found: Mapping[str, np.ndarray],
-    scores: Callable[[], list[np.ndarray]],
-) -> tuple[Check, bool]:
-    """Add a step to a result; return also whether a discrete action differs."""
-    differs = False
-    for name, expected in action.items():
-        got = found["_".join(filter(None, (ACTIONS, name)))][0]
-        if jnp.issubdtype(got.dtype, np.floating):
-            result = result._replace(actions=max(result.actions, _difference(got, expected)))
-        else:
-            differs |= not np.array_equal(got, expected)
-    if differs:
-        is_tie = any(_has_tie(x) for x in scores())
-        result = result._replace(ties=result.ties + is_tie, other=result.other + (not is_tie))
-    return result, differs
-
-
-def _difference(found: Any, expected: Any) -> float:
-    """Return the largest difference of two arrays, relative where a number is above 1; infinite where one is NaN."""
-    found, expected = (np.asarray(x, np.float64) for x in (found, expected))
-    gap = np.abs(found - expected) / np.maximum(1.0, np.abs(expected))
-    gap = np.where((found == expected) | (np.isnan(found) & np.isnan(expected)), 0.0, gap)
-    return float(np.where(np.isnan(gap), np.inf, gap).max(initial=0.0))
-
-
-def _scores(program: Program) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:
-    """Return a function of a step's inputs: the numbers of which the actions are the largest, [..., choices]."""
-    jaxpr = program.closed.jaxpr
-    picks = [x for x in jaxpr.eqns if x.primitive.name == "argmax"]
-    inner = ClosedJaxpr(jaxpr.replace(outvars=[x.invars[0] for x in picks]), program.closed.consts)
-    axes = [x.params["axes"][0] for x in picks]
-
-    def scores(feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        numbers = jaxpr_as_fun(inner)(*(feed[name] for name in program.inputs))
-        return [np.moveaxis(np.asarray(x), axis, -1) for x, axis in zip(numbers, axes, strict=True)]
-
-    return scores
-
-
-def _has_tie(numbers: np.ndarray) -> bool:
-    """Report whether the two best of some row are as good as equal."""
-    best = np.sort(numbers, axis=-1)[..., -2:]
-    return bool(np.any(best[..., -1] - best[..., 0] <= TOLERANCE * np.maximum(1.0, np.abs(best[..., -1]))))
-
-
 def require_same(check: Check) -> None:
     """Require that a file is its policy.
 
@@ -169,5 +64,89 @@ def require_same(check: Check) -> None:
         raise DifferentPolicy(f"the file is not the same policy, and was not written: {check}.")
 
 
-class DifferentPolicy(ShoalError):
-    """The error of a file that acts otherwise than its policy."""
+def compare(policy: TrainedPolicy, program: Program, run: Runner, steps: int, seed: int = 0) -> Check:
+    """Play steps of the policy's environment, and feed a file and the policy the same.
+
+    The policy acts. Both have their own memory, which begins anew with each episode; some episodes are cut early.
+
+    Args:
+      run: the inputs of a step by name -> its outputs.
+    """
+    key, early = jax.random.key(seed), np.random.default_rng(seed)
+    reset, step, scores = (
+        jax.jit(policy.environment.reset),
+        jax.jit(policy.environment.step),
+        _scores(program),
+    )
+    episodes, gaps, memory_gaps, other, ties, is_over = 0, [0.0], [0.0], 0, 0, True
+    for number in range(steps):
+        act_key, step_key = jax.random.split(jax.random.fold_in(key, number))
+        if is_over:
+            episodes, (state, timestep) = episodes + 1, reset(act_key)
+            own, memory = policy.initial_memory(), dict(program.memory)
+        feed = inputs_of(policy, program, timestep, memory, act_key)
+        found = run(feed)
+        own, action = policy(
+            own,
+            timestep.observation,
+            timestep.reward,
+            timestep.first,
+            action_mask=timestep.action_mask,
+            alive=timestep.alive,
+            key=act_key if program.draw else None,
+        )
+        choices, expected = named(ACTIONS, action), program.memory_of(own)
+        of_floats = [name for name, x in choices.items() if jnp.issubdtype(x.dtype, np.floating)]
+        gaps += [_difference(found[name][0], choices[name]) for name in of_floats]
+        differs = any(not np.array_equal(found[k][0], x) for k, x in choices.items() if k not in of_floats)
+        is_tie = differs and any(map(_has_tie, scores(feed)))
+        other, ties = other + (differs and not is_tie), ties + is_tie
+        # A memory may hold the action: after another one both remember that which was taken.
+        memory = expected if differs else {name: found[f"{name}_out"] for name in memory}
+        memory_gaps += [_difference(memory[name], expected[name]) for name in memory]
+        is_over = bool(timestep.last) or early.random() < EARLY_RESET
+        state, timestep = (state, timestep) if is_over else step(state, action, step_key)
+    return Check(steps, episodes, max(gaps), max(memory_gaps), other, ties)
+
+
+def inputs_of(
+    policy: TrainedPolicy, program: Program, timestep: TimeStep, memory: Arrays, key: Array
+) -> dict[str, np.ndarray]:
+    """Return the inputs of a step by name, for a batch of one."""
+    values = entries(policy, timestep.observation) | named(MASK, timestep.action_mask)
+    values |= {"reward": timestep.reward, "first": timestep.first, "alive": timestep.alive}
+    rows = {name: x[None] for name, x in jax.device_get(values).items() if name in program.inputs}
+    rows |= {f"{name}_in": x for name, x in memory.items()} | (
+        {NOISE: program.draw(key)} if program.draw else {}
+    )
+    return {name: np.asarray(rows[name], x.dtype) for name, x in program.inputs.items()}
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference of two arrays, relative where a number is above 1; infinite where one is NaN."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(found - expected) / np.maximum(1.0, np.abs(expected))
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    return float(np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap)).max(initial=0.0))
+
+
+def _scores(program: Program) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:
+    """Return a function of a step's inputs: the numbers of which the actions are the largest, [..., choices]."""
+    jaxpr = program.closed.jaxpr
+    picks = [x for x in jaxpr.eqns if x.primitive.name == "argmax"]
+    run = jaxpr_as_fun(
+        ClosedJaxpr(jaxpr.replace(outvars=[x.invars[0] for x in picks]), program.closed.consts)
+    )
+
+    def scores(feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        numbers = map(np.asarray, run(*feed.values()))
+        return [np.moveaxis(x, pick.params["axes"][0], -1) for x, pick in zip(numbers, picks, strict=True)]
+
+    return scores
+
+
+def _has_tie(numbers: np.ndarray) -> bool:
+    """Report whether the two best of some row are as good as equal."""
+    best = np.sort(numbers, axis=-1)[..., -2:]
+    return bool(np.any(best[..., -1] - best[..., 0] <= TOLERANCE * np.maximum(1.0, np.abs(best[..., -1]))))

@@ -139,6 +139,6 @@ def _report_equation() -> Iterator[None]:
             raise
         name, place = equations[-1].primitive.name, summarize(equations[-1].source_info)
         raise ShoalError(
-            f"ONNX has no form of {name!r}, made in {place}: {shorten(str(error))}; write the line otherwise, or export "
-            "to policy.jaxexport."
+            f"ONNX has no form of {name!r}, made in {place}: {shorten(str(error))}; write the line otherwise, or "
+            "export to policy.jaxexport."
         ) from error

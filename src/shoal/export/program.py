@@ -2,108 +2,120 @@
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from shoal.base.errors import ShoalError
 from shoal.config import struct
-from shoal.export.simplify import read_inputs, simplify
+from shoal.export.simplify import read_inputs, simplify, without_unused
 from shoal.runs.policies.trained_policy import PolicyMemory, TrainedPolicy, repeated
 from shoal.types import Array, PyTree, TimeStep
 from shoal.types.spaces import Dict, zeros
 from shoal.xla.hoisting import split_by_key
 
-ACTIONS, NOISE = "actions", "noise"
+ACTIONS, MASK, NOISE = "actions", "action_mask", "noise"
+OF_OTHERS = re.compile(
+    r"reward|first|alive|noise|action_mask.*|actions.*|.*_in|.*_out"
+)  # names of other arrays
 DRAWS = 10_000  # by which the distribution of noise is recognised
 Arrays = dict[str, Any]
 
 
 class Stack(NamedTuple):
-    """An array of a policy's memory outside: leaves of the memory, stacked along a first axis, or one by itself."""
+    """An array of a policy's memory in a file: leaves of the memory stacked along a first axis, or one by itself."""
 
     name: str
     leaves: tuple[str, ...]
     is_stacked: bool = False
 
+    def of(self, leaves: Mapping[str, Any]) -> Any:
+        """Return the array of the leaves of a memory."""
+        return jnp.stack([leaves[x] for x in self.leaves]) if self.is_stacked else leaves[self.leaves[0]]
+
+    def split(self, array: Array) -> Arrays:
+        """Return the leaves of an array, the reverse of `of`."""
+        return dict(zip(self.leaves, array if self.is_stacked else [array], strict=True))
+
 
 class Program(NamedTuple):
-    """A program of one step: of the batch's observations and the memory before to actions and the memory after.
+    """A program of one step: of observations [N, ...] and the memory before it to actions and the memory after it.
 
     Attributes:
       closed: the program, on flat arrays.
-      inputs: by name, in its order; only those that are read.
+      inputs: shapes and dtypes by name, in its order; only of those that are read.
       outputs: by name, in its order.
       memory: the memory before an episode's first step, by the name without `_in` and `_out`.
       stacks: the leaves of the policy's memory that it is made of.
-      draw: a key -> the noise of a step; None where actions are greedy.
+      draw: a key -> the noise of a step, [N, numbers]; None where actions are greedy.
       noise: "uniform" on [0, 1) or "normal", the distribution of each number of the noise; "" without.
     """
 
     closed: ClosedJaxpr
-    inputs: Mapping[str, jax.ShapeDtypeStruct]
-    outputs: Mapping[str, jax.ShapeDtypeStruct]
-    memory: Mapping[str, np.ndarray]
-    stacks: tuple[Stack, ...]
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    memory: Mapping[str, np.ndarray] = {}
+    stacks: tuple[Stack, ...] = ()
     draw: Callable[[Array], Array] | None = None
     noise: str = ""
 
     def memory_of(self, memory: PolicyMemory | tuple[()]) -> Arrays:
-        """Return the memory of a policy as the program is given it, by the same names."""
+        """Return the memory of a policy as the program is given it."""
         leaves = struct.named_leaves(memory.state if isinstance(memory, PolicyMemory) else ())
-        return {stack.name: np.asarray(stacked(stack, leaves)) for stack in self.stacks}
+        return {stack.name: np.asarray(stack.of(leaves)) for stack in self.stacks}
+
+
+def named(prefix: str, tree: PyTree) -> Arrays:
+    """Return the leaves of a tree by names that begin with a prefix, which alone is the name of a tree of one leaf."""
+    return {f"{prefix}_{name}" if name else prefix: x for name, x in struct.named_leaves(tree).items()}
+
+
+def entries(policy: TrainedPolicy, observation: PyTree) -> Arrays:
+    """Return an observation (or a space) by the names of inputs: `obs`, or a name for each entry of a dictionary.
+
+    An entry with the name of another array has `obs_` before it.
+    """
+    if not isinstance(observation, dict | Dict):
+        return {"obs": observation}
+    names = policy.spec.of_actor.observation_space
+    return {f"obs_{name}" if OF_OTHERS.fullmatch(name) else name: observation[name] for name in names}
 
 
 class _Step(NamedTuple):
-    """The step of a policy, greedy or not, as a function of all named inputs that there may be."""
+    """The step of a policy as a function of all inputs that there may be; `fixed` are those that no file has."""
 
     policy: TrainedPolicy
+    template: PyTree  # the memory before the first step
     greedy: bool
-    template: PyTree  # the policy's memory before the first step
-    inputs: Arrays  # an example of each input but the memory
+    fixed: Mapping[str, Any] = MappingProxyType({})
 
     def __call__(
         self, parameters: PyTree, key: Array, leaves: Arrays, inputs: Arrays
     ) -> tuple[Arrays, Arrays]:
         """Return actions and the leaves of the memory after the step, by name."""
-        entries = observation_names(self.policy)
-        observation = {entry: inputs[name] for entry, name in entries.items()}
-        masks = {name.removeprefix("action_mask"): x for name, x in inputs.items() if _is_mask(name)}
-        reward = inputs["reward"]
+        space, inputs = self.policy.spec.of_actor.observation_space, {**inputs, **self.fixed}
+        masks = {name.removeprefix(MASK)[1:]: x for name, x in inputs.items() if name.startswith(MASK)}
+        observation = inputs.get("obs")
+        if isinstance(space, Dict):
+            observation = {
+                entry: inputs[k] for k, entry in entries(self.policy, {x: x for x in space}).items()
+            }
         timestep = TimeStep(
-            observation=observation.get("", observation),
-            reward=reward,
-            discount=jnp.ones_like(reward),
+            observation=observation,
+            reward=inputs["reward"],
+            discount=jnp.ones_like(inputs["reward"]),
             first=inputs["first"],
             last=jnp.zeros_like(inputs["first"]),
-            action_mask=masks.get("", {name[1:]: x for name, x in masks.items()} or None),
+            action_mask=masks.get("", masks or None),
             alive=inputs.get("alive"),
         )
         memory = struct.with_named_leaves(self.template, leaves)
         after, action, _ = self.policy.algorithm.act(parameters, memory, timestep, key, greedy=self.greedy)
-        actions = struct.named_leaves(action)
-        return {"_".join(filter(None, (ACTIONS, k))): x for k, x in actions.items()}, struct.named_leaves(
-            after
-        )
-
-
-def _is_mask(name: str) -> bool:
-    return name.startswith("action_mask")
-
-
-def observation_names(policy: TrainedPolicy) -> dict[str, str]:
-    """Return the names of the inputs by the entries of an observation; `obs` where it is no dictionary.
-
-    An entry with the name of another input has `obs_` before it.
-    """
-    space = policy.spec.of_actor.observation_space
-    if not isinstance(space, Dict):
-        return {"": "obs"}
-    taken = re.compile(r"reward|first|alive|noise|action_mask.*|.*_in|.*_out|actions.*")
-    return {name: f"obs_{name}" if taken.fullmatch(name) else name for name in space}
+        return named(ACTIONS, action), struct.named_leaves(after)
 
 
 def make_program(policy: TrainedPolicy, batch: int = 1, *, sample: bool = False) -> Program:
@@ -112,70 +124,65 @@ def make_program(policy: TrainedPolicy, batch: int = 1, *, sample: bool = False)
     Raises:
       ShoalError: the policy's samples do not come from noise that depends on the key alone.
     """
-    memory = policy.initial_memory((batch,))
-    template = memory.state if isinstance(memory, PolicyMemory) else _empty_memory(policy, batch)
-    initial = struct.named_leaves(template)
-    step = _Step(policy, not sample, template, _examples(policy, batch))
-    if not _reads_first(step, initial):
-        step.inputs.pop("first")
-    fixed = {"first": jnp.zeros(batch, bool)} if "first" not in step.inputs else {}
-    draw, finish, noise = _noise(step, initial, fixed) if sample else (None, None, None)
+    memory = policy.algorithm.memory((batch,))
+    template = getattr(memory, "of_greedy", memory)
+    initial, inputs = struct.named_leaves(template), _examples(policy, batch)
+    step = _Step(policy, template, not sample)
+    if not _reads_first(step, initial, inputs):
+        step = step._replace(fixed={"first": jnp.zeros_like(inputs.pop("first"))})
+    draw, finish, noise = _split(step, initial, inputs) if sample else (None, None, {})
 
-    def run(leaves: Arrays, inputs: Arrays) -> tuple[Arrays, Arrays]:
-        rest = {name: x for name, x in inputs.items() if name != NOISE} | fixed
-        if finish is not None:
-            return finish(inputs[NOISE], policy.parameters, leaves, rest)
-        return step(policy.parameters, jax.random.key(0), leaves, rest)
+    def run(leaves: Arrays, flat: Arrays) -> tuple[Arrays, Arrays]:
+        arguments = policy.parameters, leaves, {name: flat[name] for name in inputs}
+        return (
+            finish(flat[NOISE], *arguments)
+            if finish
+            else step(*arguments[:1], jax.random.key(0), *arguments[1:])
+        )
 
-    examples = step.inputs | ({} if noise is None else {NOISE: noise})
-    needed = _needed_leaves(run, initial, examples)
-    stacks = tuple(_stacks(policy, {name: initial[name] for name in needed}))
-    before = {stack.name: stacked(stack, initial) for stack in stacks}
+    examples = inputs | noise
+    needed = _needed(_traced(run, initial, examples, tuple(Stack(name, (name,)) for name in initial)))
+    program = _traced(run, initial, examples, _stacks(policy, [name for name in initial if name in needed]))
+    return program._replace(draw=draw, noise=_distribution(draw) if draw else "")
 
-    def outer(flat: Arrays) -> Arrays:
-        leaves = dict(initial)
-        for stack in stacks:
-            array = flat[f"{stack.name}_in"]
-            leaves |= {leaf: array[k] if stack.is_stacked else array for k, leaf in enumerate(stack.leaves)}
-        actions, after = run(leaves, {name: x for name, x in flat.items() if name in examples})
-        return actions | {f"{stack.name}_out": stacked(stack, after) for stack in stacks}
 
+def _traced(run: Callable, initial: Arrays, examples: Arrays, stacks: tuple[Stack, ...]) -> Program:
+    """Trace a function of leaves of the memory and inputs, with the memory in stacks; other leaves stay as at first."""
+    before = {stack.name: stack.of(initial) for stack in stacks}
     inputs = examples | {f"{name}_in": x for name, x in before.items()}
-    named = _read_only(*_traced(outer, inputs))
-    kind = "" if draw is None else _distribution(draw)
-    return Program(*named, {name: np.asarray(x) for name, x in before.items()}, stacks, draw, kind)
-
-
-def _traced(function: Callable[[Arrays], Arrays], inputs: Arrays) -> tuple[ClosedJaxpr, list[str], list[str]]:
-    """Trace a function of named arrays, and name the inputs and outputs in the order of the program."""
-    names: list[str] = list(inputs)
-    outputs: dict[str, None] = {}
+    outputs: list[str] = []
 
     def flat(*arrays: Array) -> list[Array]:
-        found = function(dict(zip(names, arrays, strict=True)))
-        outputs.update(dict.fromkeys(found))
-        return list(found.values())
+        given, leaves = dict(zip(inputs, arrays, strict=True)), dict(initial)
+        for stack in stacks:
+            leaves |= stack.split(given[f"{stack.name}_in"])
+        actions, after = run(leaves, given)
+        results = actions | {f"{stack.name}_out": stack.of(after) for stack in stacks}
+        outputs[:] = results
+        return list(results.values())
 
-    return simplify(flat, *inputs.values()), names, list(outputs)
-
-
-def _read_only(
-    closed: ClosedJaxpr, names: list[str], outputs: list[str]
-) -> tuple[ClosedJaxpr, dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
-    """Drop the inputs that a program does not read, and return it with the shapes of the others and of outputs."""
-    read = read_inputs(closed.jaxpr)
-    kept = {name: x for name, x, is_read in zip(names, closed.jaxpr.invars, read, strict=True) if is_read}
-    jaxpr = closed.jaxpr.replace(invars=list(kept.values()))
-    shapes = {name: jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for name, x in kept.items()}
-    results = dict(zip(outputs, closed.out_avals, strict=True))
-    made = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in results.items()}
-    return ClosedJaxpr(jaxpr, closed.consts), shapes, made
+    closed = simplify(flat, *inputs.values())
+    read = dict(zip(inputs, zip(closed.jaxpr.invars, read_inputs(closed.jaxpr), strict=True), strict=True))
+    kept = {name: x for name, (x, is_read) in read.items() if is_read}
+    closed = ClosedJaxpr(closed.jaxpr.replace(invars=list(kept.values())), closed.consts)
+    shapes = dict(zip(kept, closed.in_avals, strict=True)), dict(zip(outputs, closed.out_avals, strict=True))
+    return Program(closed, *shapes, {name: np.asarray(x) for name, x in before.items()}, stacks)
 
 
-def _empty_memory(policy: TrainedPolicy, batch: int) -> PyTree:
-    """Return the memory of a policy that remembers nothing, in the structure that acting is given."""
-    memory = policy.algorithm.memory((batch,))
-    return getattr(memory, "of_greedy", memory)
+def _needed(program: Program) -> set[str]:
+    """Return the names in the memory that some action depends on, now or later."""
+    jaxpr, needed, found = program.closed.jaxpr, set[str](), set[str]()
+    outputs = dict(zip(program.outputs, jaxpr.outvars, strict=True))
+    while True:
+        wanted = [
+            x for name, x in outputs.items() if name not in {f"{k}_out" for k in set(program.memory) - needed}
+        ]
+        read = read_inputs(without_unused(jaxpr.replace(outvars=wanted)))
+        inputs = {name for name, is_read in zip(program.inputs, read, strict=True) if is_read}
+        found = {name for name in program.memory if f"{name}_in" in inputs}
+        if found <= needed:
+            return needed
+        needed |= found
 
 
 def _examples(policy: TrainedPolicy, batch: int) -> Arrays:
@@ -183,121 +190,66 @@ def _examples(policy: TrainedPolicy, batch: int) -> Arrays:
     agents = () if policy.spec.num_agents == 1 else (policy.spec.num_agents,)
     _, timestep = jax.eval_shape(policy.environment.reset, jax.random.key(0))
     space = policy.spec.of_actor.observation_space
-    element = zeros(space)
-    if agents:
-        element = zeros(repeated(space, *agents))
-    parts = element if isinstance(element, dict) else {"": element}
-    inputs = {name: parts[entry] for entry, name in observation_names(policy).items()}
+    inputs = entries(policy, zeros(repeated(space, *agents) if agents else space))
     inputs |= {"reward": jnp.zeros(agents), "first": jnp.ones((), bool)}
-    masks = struct.named_leaves(timestep.action_mask) if policy.needs_mask else {}
-    inputs |= {
-        "_".join(filter(None, ("action_mask", name))): jnp.ones(x.shape, bool) for name, x in masks.items()
-    }
-    if timestep.alive is not None:
-        inputs["alive"] = jnp.ones(agents, bool)
+    inputs |= {"alive": jnp.ones(agents, bool)} if timestep.alive is not None else {}
+    masks = named(MASK, timestep.action_mask) if policy.needs_mask else {}
+    inputs |= {name: jnp.ones(x.shape, bool) for name, x in masks.items()}
     return {name: jnp.broadcast_to(x, (batch, *x.shape)) for name, x in inputs.items()}
 
 
-def _reads_first(step: _Step, leaves: Arrays) -> bool:
+def _reads_first(step: _Step, leaves: Arrays, inputs: Arrays) -> bool:
     """Report whether a policy with its initial memory acts, or remembers, otherwise where it is told `first`."""
-    if not leaves:
-        return False
 
     @jax.jit
-    def run(observation: PyTree, first: Array) -> tuple[Arrays, Arrays]:
-        inputs = step.inputs | observation | {"first": first}
-        return step(step.policy.parameters, jax.random.key(0), leaves, inputs)
+    def run(key: Array, first: Array) -> tuple[Arrays, Arrays]:
+        drawn = entries(step.policy, step.policy.spec.of_actor.observation_space.sample(key))
+        observation = {name: jnp.broadcast_to(x, inputs[name].shape) for name, x in drawn.items()}
+        return step(step.policy.parameters, key, leaves, inputs | observation | {"first": first})
 
-    names, space = observation_names(step.policy), step.policy.spec.of_actor.observation_space
-    for seed in range(3):
-        drawn = space.sample(jax.random.key(seed))
-        parts = drawn if isinstance(drawn, dict) else {"": drawn}
-        observation = {
-            name: jnp.broadcast_to(parts[entry], step.inputs[name].shape) for entry, name in names.items()
-        }
-        of_both = [jax.tree.leaves(run(observation, jnp.full_like(step.inputs["first"], x))) for x in (0, 1)]
-        if any(
-            not np.array_equal(x, y, equal_nan=True)
-            for x, y in zip(*map(jax.device_get, of_both), strict=True)
-        ):
-            return True
-    return False
+    def differ(key: Array) -> bool:
+        told, untold = (jax.tree.leaves(run(key, jnp.full_like(inputs["first"], x))) for x in (True, False))
+        return not all(np.array_equal(x, y) for x, y in zip(told, untold, strict=True))
+
+    return any(differ(jax.random.key(seed)) for seed in range(3))
 
 
-def _needed_leaves(run: Callable, leaves: Arrays, inputs: Arrays) -> list[str]:
-    """Return the leaves of the memory that some action depends on, now or later."""
-    closed, names, outputs = _traced(
-        lambda flat: _joined(*run({k: flat[f"/{k}"] for k in leaves}, {k: flat[k] for k in inputs})),
-        {f"/{name}": x for name, x in leaves.items()} | inputs,
-    )
-    needed: set[str] = set()
-    while True:
-        wanted = [not name.startswith("/") or name[1:] in needed for name in outputs]
-        live = {
-            x
-            for x, is_wanted in zip(closed.jaxpr.outvars, wanted, strict=True)
-            if is_wanted and not isinstance(x, Literal)
-        }
-        for equation in reversed(closed.jaxpr.eqns):
-            if live.intersection(equation.outvars):
-                live |= {x for x in equation.invars if not isinstance(x, Literal)}
-        read = {
-            name[1:]
-            for name, x in zip(names, closed.jaxpr.invars, strict=True)
-            if name[0] == "/" and x in live
-        }
-        if read <= needed:
-            return [name for name in leaves if name in needed]
-        needed |= read
-
-
-def _joined(actions: Arrays, after: Arrays) -> Arrays:
-    return actions | {f"/{name}": x for name, x in after.items()}
-
-
-def _stacks(policy: TrainedPolicy, leaves: Arrays) -> list[Stack]:
+def _stacks(policy: TrainedPolicy, leaves: list[str]) -> tuple[Stack, ...]:
     """Return the arrays that leaves of a memory make: hidden states and cells of all layers, others by their names."""
     network = getattr(policy.config, "network", None)
     is_own_core = getattr(network, "core", "none") != "none" and not getattr(network, "has_own_parts", False)
+    several_sets = any(name.startswith("sets/1/") for name in leaves)
     stacks: dict[str, list[str]] = {}
-    single = []
-    is_one_set = not any(name.startswith("sets/1/") for name in leaves)
     for leaf in leaves:
-        name = leaf.removeprefix("sets/0/") if is_one_set else leaf.removeprefix("sets/")
-        layer = re.fullmatch(r"((?:\d+/)?)carry/(\d+)/([01])", name)
-        if is_own_core and layer and int(layer[2]) < network.core_layers:
-            stacks.setdefault(f"{'hc'[int(layer[3])]}{layer[1] and f'_{layer[1][:-1]}'}", []).append(leaf)
-        else:
-            if is_own_core and layer:
-                name = f"{layer[1]}features"
-            single.append(Stack(name.replace("/", "_"), (leaf,)))
-    return [*(Stack(name, tuple(found), True) for name, found in stacks.items()), *single]
+        name = leaf.removeprefix("sets/" if several_sets else "sets/0/")
+        layer = re.fullmatch(r"(?:(\d+)/)?carry/(\d+)/([01])", name) if is_own_core else None
+        if layer:  # what follows the layers of the core are the features of the step before
+            is_layer = int(layer[2]) < network.core_layers  # type: ignore[union-attr]
+            name = "_".join(filter(None, ("hc"[int(layer[3])] if is_layer else "features", layer[1])))
+        stacks.setdefault(name.replace("/", "_"), []).append(leaf)
+    return tuple(
+        Stack(k, tuple(x), re.fullmatch(r"[hc](_\d+)?", k) is not None and is_own_core)
+        for k, x in stacks.items()
+    )
 
 
-def stacked(stack: Stack, leaves: Mapping[str, Any]) -> Array:
-    """Return the array of some leaves."""
-    if not stack.is_stacked:
-        return leaves[stack.leaves[0]]
-    return jnp.stack([leaves[name] for name in stack.leaves])
-
-
-def _noise(step: _Step, leaves: Arrays, fixed: Arrays) -> tuple[Callable, Callable, jax.ShapeDtypeStruct]:
-    """Split the step into the noise of a key, as one array [N, numbers], and the rest.
+def _split(step: _Step, leaves: Arrays, inputs: Arrays) -> tuple[Callable, Callable, Arrays]:
+    """Split the step into the noise of a key, [N, numbers], and the rest; return also an example of the noise.
 
     Raises:
-      ShoalError: what depends on the key alone is not an array of numbers, or nothing does.
+      ShoalError: what depends on the key alone is not numbers, or nothing does.
     """
-    arguments = (step.policy.parameters, leaves, step.inputs | fixed)
+    arguments, key = (step.policy.parameters, leaves, inputs), jax.random.key(0)
+    structure = jax.tree.structure(jax.eval_shape(step, arguments[0], key, *arguments[1:]))
+
+    def flat(key: Array, parameters: PyTree, *others: PyTree) -> list[Array]:
+        return jax.tree.leaves(step(parameters, key, *others))
+
     closed = simplify(
-        lambda key, *flat: jax.tree.leaves(step(flat[0], key, *flat[1:])), jax.random.key(0), *arguments
-    )
-    shape = jax.eval_shape(step, arguments[0], jax.random.key(0), *arguments[1:])
-
-    def inlined(key: Array, *flat: Array) -> list[Array]:
-        return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, key, *flat)
-
-    draws, finish_flat = split_by_key(inlined, jax.random.key(0), *jax.tree.leaves(arguments))
-    drawn, batch = jax.eval_shape(draws, jax.random.key(0)), len(jax.tree.leaves(step.inputs)[0])
+        flat, key, *arguments
+    )  # without calls, in which the key and other numbers come together
+    draws, finish_flat = split_by_key(jaxpr_as_fun(closed), key, *jax.tree.leaves(arguments))
+    drawn, batch = jax.eval_shape(draws, key), len(inputs["reward"])
     if not drawn or any(not jnp.issubdtype(x.dtype, jnp.floating) for x in drawn):
         what = "draws by its parameters" if drawn else "does not sample"
         raise ShoalError(
@@ -310,9 +262,9 @@ def _noise(step: _Step, leaves: Arrays, fixed: Arrays) -> tuple[Callable, Callab
     def finish(noise: Array, *arguments: PyTree) -> PyTree:
         ends = np.cumsum([x.size // batch for x in drawn])[:-1]
         parts = [part.reshape(x.shape) for part, x in zip(jnp.split(noise, ends, axis=1), drawn, strict=True)]
-        return jax.tree.unflatten(jax.tree.structure(shape), finish_flat(parts, *jax.tree.leaves(arguments)))
+        return jax.tree.unflatten(structure, finish_flat(parts, *jax.tree.leaves(arguments)))
 
-    return draw, finish, jnp.zeros((batch, sum(x.size for x in drawn) // batch))
+    return draw, finish, {NOISE: draw(key)}
 
 
 def _distribution(draw: Callable[[Array], Array]) -> str:
