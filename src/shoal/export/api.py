@@ -72,11 +72,11 @@ def export(
         missing or too old; the policy has a primitive without a form in ONNX, or does not sample by noise.
       DifferentPolicy: the file does not act as the policy does. Nothing is written.
     """
-    path, batch = (
-        arguments.path("out", out),
-        arguments.whole_number("batch", batch, 1, arguments.LARGEST_INDEX),
+    path, largest = arguments.path("out", out), arguments.LARGEST_INDEX
+    batch, steps = (
+        arguments.whole_number("batch", batch, 1, largest),
+        arguments.whole_number("check", check, 0, largest),
     )
-    steps = arguments.whole_number("check", check, 0, arguments.LARGEST_INDEX)
     files = _checked_outputs(path, arguments.boolean("force", force))
     if steps and batch > 1:
         raise ShoalError(

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.extend.source_info_util import summarize
 
 from shoal.base.errors import ShoalError
@@ -46,14 +48,19 @@ def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
     """
     jax2onnx = converter()
     jaxpr = program.closed.jaxpr
-    # The converter gives a value one name: values that are inputs, constants or another output are named afterwards.
-    computed = dict.fromkeys(x for x in jaxpr.outvars if _is_computed(x, jaxpr))
-    if not computed:
+    # The converter gives a value one name: other outputs that are it, or an input or a constant, are named afterwards.
+    names: dict[Any, str] = {}
+    for variable, name in zip(jaxpr.outvars, program.outputs, strict=True):
+        if not isinstance(variable, Literal) and variable not in (*jaxpr.invars, *jaxpr.constvars):
+            names.setdefault(variable, name)
+    if not names:
         raise ShoalError(
             "the policy's actions depend on none of its inputs, so that there is nothing to export."
         )
-    names = {x: f"result_{k}" for k, x in enumerate(computed)}
-    flat = ClosedJaxpr(jaxpr.replace(outvars=list(computed)), program.closed.consts)
+    for equation in jaxpr.eqns:
+        if any(jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in equation.invars):
+            raise _no_form(equation, "it draws random numbers by a key")
+    flat = ClosedJaxpr(jaxpr.replace(outvars=list(names)), program.closed.consts)
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # warns of values of nodes that it then removes
     with _report_equation():
         model = jax2onnx.to_onnx(
@@ -64,55 +71,33 @@ def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
             input_names=list(program.inputs),
             output_names=list(names.values()),
         )
-    names |= dict(zip(jaxpr.invars, program.inputs, strict=True))
-    _name_outputs(model.graph, program, names)
+    _add_outputs(model.graph, program, names | dict(zip(jaxpr.invars, program.inputs, strict=True)))
     model.ir_version = IR_VERSION
     for name, text in metadata.items():
         model.metadata_props.add(key=name, value=text)
     return model
 
 
-def _is_computed(x: Any, jaxpr: Jaxpr) -> bool:
-    return not isinstance(x, Literal) and x not in jaxpr.invars and x not in jaxpr.constvars
-
-
-def _name_outputs(graph: Any, program: Program, names: Mapping[Any, str]) -> None:
-    """Give the outputs of a graph their names, in order, and remove initialisers that no node reads."""
+def _add_outputs(graph: Any, program: Program, names: Mapping[Any, str]) -> None:
+    """Give a graph all outputs of a program, in order, and remove initialisers that no node reads."""
     import onnx  # noqa: PLC0415
 
     jaxpr = program.closed.jaxpr
     constants = dict(zip(jaxpr.constvars, program.closed.consts, strict=True))
     del graph.output[:]
     for variable, (name, shape) in zip(jaxpr.outvars, program.outputs.items(), strict=True):
-        if isinstance(variable, Literal) or variable in constants:
+        source = f"{name}_value" if isinstance(variable, Literal) else names.get(variable, f"{name}_value")
+        if source == f"{name}_value":
             value = variable.val if isinstance(variable, Literal) else constants[variable]
-            source = f"{name}_value"
             graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value, shape.dtype), source))
-        else:
-            source = names[variable]
-        graph.node.append(onnx.helper.make_node("Identity", [source], [name]))
+        if source != name:
+            graph.node.append(onnx.helper.make_node("Identity", [source], [name]))
         kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(shape.dtype))
         graph.output.append(onnx.helper.make_tensor_value_info(name, kind, shape.shape))
-    _skip_identities(graph, set(names.values()) - set(program.inputs))
     read = {name for node in _nodes(graph) for name in node.input}
     kept = [x for x in graph.initializer if x.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
-
-
-def _skip_identities(graph: Any, results: set[str]) -> None:
-    """Give the node that makes a result the name of the first output that is this result."""
-    renamed = {}
-    for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in results]:
-        if node.input[0] in renamed:
-            node.input[0] = renamed[node.input[0]]
-        else:
-            renamed[node.input[0]] = node.output[0]
-            graph.node.remove(node)
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for k, name in enumerate(names):
-                names[k] = renamed.get(name, name)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -137,8 +122,11 @@ def _report_equation() -> Iterator[None]:
         equations = [x for scope in scopes for x in list(scope.values()) if isinstance(x, JaxprEqn)]
         if not equations:
             raise
-        name, place = equations[-1].primitive.name, summarize(equations[-1].source_info)
-        raise ShoalError(
-            f"ONNX has no form of {name!r}, made in {place}: {shorten(str(error))}; write the line otherwise, or "
-            "export to policy.jaxexport."
-        ) from error
+        raise _no_form(equations[-1], str(error)) from error
+
+
+def _no_form(equation: JaxprEqn, why: str) -> ShoalError:
+    return ShoalError(
+        f"ONNX has no form of {equation.primitive.name!r}, made in {summarize(equation.source_info)}: {shorten(why)}; "
+        "write the line otherwise, or export to policy.jaxexport."
+    )

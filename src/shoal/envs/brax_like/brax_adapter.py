@@ -33,6 +33,7 @@ OBSERVES_TIME = (
     "HandOver",
 )  # Playground's classes whose observation has the share of the limit that has passed
 RANDOMIZE = "randomize"  # the parameter
+FIRST_OF_ONE_NUMBER = 2  # of MuJoCo's kinds of joints: slides and hinges
 
 
 class BraxState(NamedTuple):
@@ -123,6 +124,19 @@ class BraxLike(Adapted):
           ShoalError: MuJoCo cannot draw here.
         """
         return mujoco_pictures.draw(self.world, state.inner)
+
+    def export_metadata(self) -> dict[str, Any]:
+        """Return mjlab's entries of an exported policy as far as the model says them; none without a MuJoCo model."""
+        model, config = getattr(self.world, "mj_model", None), getattr(self.world, "_config", {})
+        if model is None:
+            return {}
+        joints = [k for k in range(model.njnt) if model.jnt_type[k] >= FIRST_OF_ONE_NUMBER]
+        pose = model.key_qpos[0] if model.nkey else model.qpos0
+        return {
+            "joint_names": [model.joint(k).name for k in joints],
+            "default_joint_pos": [float(pose[model.jnt_qposadr[k]]) for k in joints],
+            **({"action_scale": config["action_scale"]} if "action_scale" in config else {}),
+        }
 
 
 def observes_time(world: object) -> bool:
