@@ -1,5 +1,8 @@
 """Each core, head, encoder and algorithm acts in onnxruntime as it does here, with random weights."""
 
+import re
+from pathlib import Path
+
 import pytest
 from exported_policies import GRID, PARTS, PICTURE, Drawn, checked, random_policy
 
@@ -73,6 +76,19 @@ CASES = {
     "trials": ("MemoryChain-v0", "ppo", {"core": "gru", "memory_lasts": "episode"}),
     "integer": (Drawn(observation_space=Discrete(5)), "ppo", {}),
 }
+
+
+def test_a_sequence_module_of_the_users_own_keeps_its_names(tmp_path, monkeypatch):
+    """The one of docs/memory.md, whose memory is keys, values and whether they are of this episode."""
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    (tmp_path / "attention.py").write_text(
+        re.search(r"`attention.py`:\n\n```python\n(.*?)```", page, re.DOTALL)[1]
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = random_policy(Drawn(), network="attention:AttentionConfig", width=8, window=4)
+    check, program = checked(policy)
+    assert check.is_same, check
+    assert list(program.inputs) == ["obs", "carry_0_in", "carry_1_in"]
 
 
 @pytest.mark.quick("none-normal", "lstm-categorical", "agents")

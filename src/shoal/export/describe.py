@@ -1,6 +1,7 @@
 """What a file of a policy says about it: for programs, and as a model card for people."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ def origin_of(stored: StoredPolicies, place: int) -> dict[str, Any]:
         "policy": stored.title,
         **member.columns,
         "steps": steps,
-        "score": _compact(np.float64(scores[place])) if len(scores) else None,
-        "interval_of_seeds": interval and [_compact(np.float64(x)) for x in interval],
+        "score": _compact(scores[place]) if len(scores) else None,
+        "interval_of_seeds": interval and [_compact(x) for x in interval],
     }
 
 
@@ -82,11 +83,11 @@ def _array(x: Any, space: Space | None) -> dict[str, Any]:
     return {"shape": list(x.shape), "dtype": x.dtype.name, **bounds}
 
 
-def _compact(x: np.ndarray) -> Any:
+def _compact(x: object) -> Any:
     """Return an array as lists, or as one number where all are equal; one that is not finite is None."""
     array = np.asarray(x)
-    array = array.flat[0] if array.size and np.all(array == array.flat[0]) else array
-    return np.where(np.isfinite(array), array.astype(object), None).tolist()
+    array = array.reshape(-1)[0] if array.size and np.all(array == array.reshape(-1)[0]) else array
+    return json.loads(re.sub(r"-?Infinity|NaN", "null", json.dumps(array.tolist())))
 
 
 def as_properties(description: Mapping[str, Any]) -> dict[str, str]:

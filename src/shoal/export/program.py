@@ -79,10 +79,10 @@ def entries(policy: TrainedPolicy, observation: PyTree) -> Arrays:
 
     An entry with the name of another array has `obs_` before it.
     """
-    if not isinstance(observation, dict | Dict):
+    space = policy.spec.of_actor.observation_space
+    if not isinstance(space, Dict):
         return {"obs": observation}
-    names = policy.spec.of_actor.observation_space
-    return {f"obs_{name}" if OF_OTHERS.fullmatch(name) else name: observation[name] for name in names}
+    return {f"obs_{name}" if OF_OTHERS.fullmatch(name) else name: observation[name] for name in space}
 
 
 class _Step(NamedTuple):
@@ -240,7 +240,7 @@ def _split(step: _Step, leaves: Arrays, inputs: Arrays) -> tuple[Callable, Calla
       ShoalError: what depends on the key alone is not numbers, or nothing does.
     """
     arguments, key = (step.policy.parameters, leaves, inputs), jax.random.key(0)
-    structure = jax.tree.structure(jax.eval_shape(step, arguments[0], key, *arguments[1:]))
+    structure = jax.tree.structure(jax.eval_shape(step.__call__, arguments[0], key, *arguments[1:]))
 
     def flat(key: Array, parameters: PyTree, *others: PyTree) -> list[Array]:
         return jax.tree.leaves(step(parameters, key, *others))

@@ -62,7 +62,7 @@ def _evaluate_equation(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
     if called:
         return _call(called[0], inputs)
     bind = functools.partial(primitive.bind, **params)
-    if primitive.name in ("select_n", "gather") and equation.outvars[0].aval.dtype == bool:
+    if primitive.name in ("select_n", "gather") and jnp.result_type(equation.outvars[0].aval) == bool:
         bind = functools.partial(_in_integers, equation)
     outputs = _computed(bind, inputs)
     return outputs if primitive.multiple_results else [outputs]
