@@ -40,7 +40,8 @@ def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], *inputs: Any) -> list[Any]:
         return x.val if isinstance(x, Literal) else values[x]
 
     for equation in jaxpr.eqns:
-        with source_info_util.user_context(equation.source_info.traceback):
+        source = equation.source_info  # without a line of the user's inside of JAX's functions
+        with source_info_util.user_context(source.traceback if source_info_util.summarize(source) else None):
             outputs = _evaluate_equation(equation, [value_of(x) for x in equation.invars])
         values.update(zip(equation.outvars, outputs, strict=True))
     return [value_of(x) for x in jaxpr.outvars]
@@ -62,7 +63,9 @@ def _evaluate_equation(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
     if called:
         return _call(called[0], inputs)
     bind = functools.partial(primitive.bind, **params)
-    if primitive.name in ("select_n", "gather") and jnp.result_type(equation.outvars[0].aval) == bool:
+    if primitive.name in ("select_n", "gather") and jnp.issubdtype(
+        getattr(equation.outvars[0].aval, "dtype", float), np.bool_
+    ):
         bind = functools.partial(_in_integers, equation)
     outputs = _computed(bind, inputs)
     return outputs if primitive.multiple_results else [outputs]
