@@ -48,7 +48,7 @@ class TrainedPolicy:
     environment: Environment
     has_masks: bool | None = None
 
-    @property
+    @functools.cached_property
     def spec(self) -> EnvSpec:
         """The spaces that it was trained in."""
         return spec_of(self.environment)
@@ -70,6 +70,11 @@ class TrainedPolicy:
             return self.has_masks
         _, timestep = jax.eval_shape(self.environment.reset, jax.random.key(0))
         return timestep.action_mask is not None
+
+    # Flattened once: for the modules of a network that takes as long as acting.
+    @functools.cached_property
+    def _flat_parameters(self) -> tuple[list[Array], jax.tree_util.PyTreeDef]:
+        return jax.tree.flatten(self.parameters)
 
     # Traced once, since a policy is called at each step, and compares its memory's structure with this.
     @functools.cached_property
@@ -167,10 +172,10 @@ class TrainedPolicy:
             "alive": None if alive is None else as_batch("alive", alive, bool, size, agents),
         }
         timestep = TimeStep(observation=observation, action_mask=mask, **fields)
-        memory, action = _act(self.config, spec, self.parameters, memory, timestep, as_key(key))
-        if is_single:
-            action = jax.tree.map(lambda x: x[0], action)
-        return memory, jax.tree.map(np.asarray, action)
+        leaves, structure = self._flat_parameters
+        memory, action = _act(self.config, spec, structure, leaves, memory, timestep, as_key(key))
+        action = jax.device_get(action)  # before a row is taken, which is a program of its own on the device
+        return memory, jax.tree.map(lambda x: x[0, ...], action) if is_single else action
 
     def _check_reward(self, reward: object, memory: PolicyMemory | tuple[()], first: np.ndarray) -> None:
         """Require a reward where the policy is shown it, but for the first step of an episode."""
@@ -213,16 +218,17 @@ class TrainedPolicy:
         return self((), observation, action_mask=action_mask, alive=alive, key=key)[1]
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def _act(
     config: AlgorithmConfig,
     spec: EnvSpec,
-    parameters: PyTree,
+    structure: jax.tree_util.PyTreeDef,
+    leaves: list[Array],
     memory: PolicyMemory | tuple[()],
     timestep: TimeStep,
     key: Array | None,
 ) -> tuple[PolicyMemory | tuple[()], PyTree]:
-    algorithm = config.algorithm(spec)
+    algorithm, parameters = config.algorithm(spec), jax.tree.unflatten(structure, leaves)
     greedy = key is None
     if isinstance(memory, PolicyMemory):
         state, timestep = memory.state, timestep._replace(first=timestep.first | memory.is_new)
