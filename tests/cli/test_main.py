@@ -65,8 +65,8 @@ def test_an_unknown_command_names_the_nearest(command, capsys):
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        "shoal: there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, "
-        "check, grid, envs, runs, compare, report, log; did you mean 'train'?\n"
+        "shoal: there is no command 'trian'; there are train, resume, checkpoints, eval, export, sweep, tune, pbt, "
+        "rollout, check, grid, envs, runs, compare, report, log; did you mean 'train'?\n"
     )
 
 

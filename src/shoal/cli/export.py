@@ -26,13 +26,13 @@ class ExportFlags:
     needs: ClassVar[Table] = {"which": (Needs("checkpoint", ("",)),)}
 
     which: Literal["best", "last"] = "best"
-    """Exports the policy with the best evaluation score (best), or the last one (last)."""
+    """Writes the policy with the best evaluation score (best), or the last one (last)."""
     checkpoint: str = ""
-    """Exports the policy of this checkpoint instead: its environment steps, best or last."""
+    """Writes the policy of this checkpoint instead: its environment steps, best or last."""
     seed: int = -1
-    """Exports the policy of this seed; -1 exports the one with the best score."""
+    """Writes the policy of this seed; -1 writes the one with the best score."""
     label: str = ""
-    """Exports a policy of this label, in a run or a sweep of several settings."""
+    """Writes a policy of this label, in a run or a sweep of several settings."""
     batch: int = 1
     """Acts on this many observations at each step."""
     sample: bool = False
