@@ -174,6 +174,7 @@ def test_every_command_is_among_those_whose_texts_are_read():
             "resume",
             "checkpoints",
             "eval",
+            "export",
             "sweep",
             "tune",
             "pbt",
