@@ -62,7 +62,7 @@ def count(space) -> int:
 
 PICTURE = Box(0, 255, (20, 20, 3), jnp.uint8)
 GRID = Box(0, 10, (5, 5, 3), jnp.uint8)
-PARTS = Dict({"picture": PICTURE, "vector": Box(-jnp.inf, jnp.inf, (3,)), "number": Discrete(4)})
+PARTS = Dict({"picture": GRID, "vector": Box(-jnp.inf, jnp.inf, (3,)), "number": Discrete(4)})
 
 
 def random_policy(env, algorithm="ppo", **settings) -> TrainedPolicy:
