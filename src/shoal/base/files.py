@@ -123,6 +123,20 @@ def find_obstacle(path: Path) -> str:
     return "" if os.access(parent, os.W_OK) else f"{str(path.parent)!r} is read-only"
 
 
+def require_output(path: Path, force: bool, argument: str) -> None:
+    """Require that a file can be written, and does not exist unless it is to be replaced.
+
+    Args:
+      argument: the beginning of the sentence, such as "out='page.html'".
+    Raises:
+      ShoalError: it exists without `force`, or something is in the way.
+    """
+    if path.exists() and not path.is_dir() and not force:
+        raise ShoalError(f"{argument} exists; give another name, or --force (force=True) to replace it.")
+    if obstacle := find_obstacle(path):
+        raise ShoalError(f"{argument} cannot be written: {obstacle}.")
+
+
 def temporary_name(name: str, process: int | str) -> str:
     """Name the temporary file that a process writes and then renames; a killed process leaves it behind.
 

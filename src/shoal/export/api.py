@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from shoal.base.errors import ShoalError
-from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.files import require_output, write_whole_file
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.config.traced import on_host
@@ -126,12 +126,7 @@ def _checked_outputs(path: Path, force: bool) -> tuple[Path, Path, Path]:
         )
     files = path, path.with_suffix(".json"), path.with_suffix(".md")
     for file in files:
-        if file.exists() and not file.is_dir() and not force:
-            raise ShoalError(
-                f"out={str(path)!r}: {str(file)!r} exists; give another name, or --force (force=True) to replace it."
-            )
-        if obstacle := find_obstacle(file):
-            raise ShoalError(f"out={str(path)!r}: {str(file)!r} cannot be written: {obstacle}.")
+        require_output(file, force, f"out={str(path)!r}: {str(file)!r}")
     return files
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
+from jax.extend.core.primitives import copy_p
 from jax.extend.source_info_util import summarize
 
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_package
 from shoal.base.user_errors import shorten
 from shoal.export.program import Program
+from shoal.types import Array
 
 OPSET, IR_VERSION = 18, 9  # that onnxruntime 1.16 and newer read, and unitree's C++
 OLDEST = "0.17.1"  # of jax2onnx
@@ -47,57 +48,31 @@ def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
       ShoalError: jax2onnx has no conversion of a primitive; the sentence names the line that made it.
     """
     jax2onnx = converter()
-    jaxpr = program.closed.jaxpr
-    # The converter gives a value one name: other outputs that are it, or an input or a constant, are named afterwards.
-    names: dict[Any, str] = {}
-    for variable, name in zip(jaxpr.outvars, program.outputs, strict=True):
-        if not isinstance(variable, Literal) and variable not in (*jaxpr.invars, *jaxpr.constvars):
-            names.setdefault(variable, name)
-    if not names:
-        raise ShoalError(
-            "the policy's actions depend on none of its inputs, so that there is nothing to export."
-        )
-    for equation in jaxpr.eqns:
+    for equation in program.closed.jaxpr.eqns:
         if any(jnp.issubdtype(x.aval.dtype, jax.dtypes.prng_key) for x in equation.invars):
             raise _no_form(equation, "it draws random numbers by a key")
-    flat = ClosedJaxpr(jaxpr.replace(outvars=list(names)), program.closed.consts)
+
+    # Copied, since the converter gives a value one name, and another output or an input may be the same value.
+    def step(*inputs: Array) -> list[Array]:
+        return [copy_p.bind(x) for x in jaxpr_as_fun(program.closed)(*inputs)]
+
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # warns of values of nodes that it then removes
     with _report_equation():
         model = jax2onnx.to_onnx(
-            jaxpr_as_fun(flat),
+            step,
             list(program.inputs.values()),
             model_name="policy",
             opset=OPSET,
             input_names=list(program.inputs),
-            output_names=list(names.values()),
+            output_names=list(program.outputs),
         )
-    _add_outputs(model.graph, program, names | dict(zip(jaxpr.invars, program.inputs, strict=True)))
     model.ir_version = IR_VERSION
+    read = {name for node in _nodes(model.graph) for name in node.input}
+    for unread in [x for x in model.graph.initializer if x.name not in read]:  # onnxruntime warns of each
+        model.graph.initializer.remove(unread)
     for name, text in metadata.items():
         model.metadata_props.add(key=name, value=text)
     return model
-
-
-def _add_outputs(graph: Any, program: Program, names: Mapping[Any, str]) -> None:
-    """Give a graph all outputs of a program, in order, and remove initialisers that no node reads."""
-    import onnx  # noqa: PLC0415
-
-    jaxpr = program.closed.jaxpr
-    constants = dict(zip(jaxpr.constvars, program.closed.consts, strict=True))
-    del graph.output[:]
-    for variable, (name, shape) in zip(jaxpr.outvars, program.outputs.items(), strict=True):
-        source = f"{name}_value" if isinstance(variable, Literal) else names.get(variable, f"{name}_value")
-        if source == f"{name}_value":
-            value = variable.val if isinstance(variable, Literal) else constants[variable]
-            graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value, shape.dtype), source))
-        if source != name:
-            graph.node.append(onnx.helper.make_node("Identity", [source], [name]))
-        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(shape.dtype))
-        graph.output.append(onnx.helper.make_tensor_value_info(name, kind, shape.shape))
-    read = {name for node in _nodes(graph) for name in node.input}
-    kept = [x for x in graph.initializer if x.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

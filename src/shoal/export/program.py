@@ -1,18 +1,19 @@
 """One step of a policy as a program on named arrays, which a file holds."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from shoal.base.errors import ShoalError
 from shoal.config import struct
-from shoal.export.simplify import read_inputs, simplify, without_unused
+from shoal.export.simplify import simplify
 from shoal.runs.policies.trained_policy import PolicyMemory, TrainedPolicy, repeated
 from shoal.types import Array, PyTree, TimeStep
 from shoal.types.spaces import Dict, zeros
@@ -24,6 +25,9 @@ OF_OTHERS = re.compile(
 )  # names of other arrays
 DRAWS = 10_000  # by which the distribution of noise is recognised
 Arrays = dict[str, Any]
+Step = Callable[
+    ..., tuple[Arrays, Arrays]
+]  # key or noise, parameters, memory's leaves, inputs -> actions, leaves
 
 
 class Stack(NamedTuple):
@@ -85,37 +89,35 @@ def entries(policy: TrainedPolicy, observation: PyTree) -> Arrays:
     return {f"obs_{name}" if OF_OTHERS.fullmatch(name) else name: observation[name] for name in space}
 
 
-class _Step(NamedTuple):
-    """The step of a policy as a function of all inputs that there may be; `fixed` are those that no file has."""
+def _step_of(policy: TrainedPolicy, template: PyTree, greedy: bool) -> Step:
+    """Return the step of a policy; an input `first` that it is not given is false.
 
-    policy: TrainedPolicy
-    template: PyTree  # the memory before the first step
-    greedy: bool
-    fixed: Mapping[str, Any] = MappingProxyType({})
+    Args:
+      template: the memory before the first step.
+    """
+    space = policy.spec.of_actor.observation_space
 
-    def __call__(
-        self, parameters: PyTree, key: Array, leaves: Arrays, inputs: Arrays
-    ) -> tuple[Arrays, Arrays]:
-        """Return actions and the leaves of the memory after the step, by name."""
-        space, inputs = self.policy.spec.of_actor.observation_space, {**inputs, **self.fixed}
+    def step(key: Array, parameters: PyTree, leaves: Arrays, inputs: Arrays) -> tuple[Arrays, Arrays]:
         masks = {name.removeprefix(MASK)[1:]: x for name, x in inputs.items() if name.startswith(MASK)}
-        observation = inputs.get("obs")
+        observation, reward = inputs.get("obs"), inputs["reward"]
         if isinstance(space, Dict):
-            observation = {
-                entry: inputs[k] for k, entry in entries(self.policy, {x: x for x in space}).items()
-            }
+            names = entries(policy, {entry: entry for entry in space})
+            observation = {entry: inputs[name] for name, entry in names.items()}
+        first = inputs.get("first", jnp.zeros(len(reward), bool))
         timestep = TimeStep(
             observation=observation,
-            reward=inputs["reward"],
-            discount=jnp.ones_like(inputs["reward"]),
-            first=inputs["first"],
-            last=jnp.zeros_like(inputs["first"]),
+            reward=reward,
+            discount=jnp.ones_like(reward),
+            first=first,
+            last=jnp.zeros_like(first),
             action_mask=masks.get("", masks or None),
             alive=inputs.get("alive"),
         )
-        memory = struct.with_named_leaves(self.template, leaves)
-        after, action, _ = self.policy.algorithm.act(parameters, memory, timestep, key, greedy=self.greedy)
+        memory = struct.with_named_leaves(template, leaves)
+        after, action, _ = policy.algorithm.act(parameters, memory, timestep, key, greedy=greedy)
         return named(ACTIONS, action), struct.named_leaves(after)
+
+    return step
 
 
 def make_program(policy: TrainedPolicy, batch: int = 1, *, sample: bool = False) -> Program:
@@ -127,18 +129,16 @@ def make_program(policy: TrainedPolicy, batch: int = 1, *, sample: bool = False)
     memory = policy.algorithm.memory((batch,))
     template = getattr(memory, "of_greedy", memory)
     initial, inputs = struct.named_leaves(template), _examples(policy, batch)
-    step = _Step(policy, template, not sample)
-    if not _reads_first(step, initial, inputs):
-        step = step._replace(fixed={"first": jnp.zeros_like(inputs.pop("first"))})
-    draw, finish, noise = _split(step, initial, inputs) if sample else (None, None, {})
+    act, draw, noise = _step_of(policy, template, not sample), None, {}
+    if not _reads_first(policy, act, initial, inputs):
+        del inputs["first"]
+    if sample:
+        draw, act = _split(act, batch, policy.parameters, initial, inputs)
+        noise = {NOISE: draw(jax.random.key(0))}
 
-    def run(leaves: Arrays, flat: Arrays) -> tuple[Arrays, Arrays]:
-        arguments = policy.parameters, leaves, {name: flat[name] for name in inputs}
-        return (
-            finish(flat[NOISE], *arguments)
-            if finish
-            else step(*arguments[:1], jax.random.key(0), *arguments[1:])
-        )
+    def run(leaves: Arrays, arrays: Arrays) -> tuple[Arrays, Arrays]:
+        source = arrays[NOISE] if sample else jax.random.key(0)
+        return act(source, policy.parameters, leaves, {name: arrays[name] for name in inputs})
 
     examples = inputs | noise
     needed = _needed(_traced(run, initial, examples, tuple(Stack(name, (name,)) for name in initial)))
@@ -153,36 +153,32 @@ def _traced(run: Callable, initial: Arrays, examples: Arrays, stacks: tuple[Stac
     outputs: list[str] = []
 
     def flat(*arrays: Array) -> list[Array]:
-        given, leaves = dict(zip(inputs, arrays, strict=True)), dict(initial)
+        by_name, leaves = dict(zip(inputs, arrays, strict=True)), dict(initial)
         for stack in stacks:
-            leaves |= stack.split(given[f"{stack.name}_in"])
-        actions, after = run(leaves, given)
+            leaves |= stack.split(by_name[f"{stack.name}_in"])
+        actions, after = run(leaves, by_name)
         results = actions | {f"{stack.name}_out": stack.of(after) for stack in stacks}
         outputs[:] = results
         return list(results.values())
 
     closed = simplify(flat, *inputs.values())
-    read = dict(zip(inputs, zip(closed.jaxpr.invars, read_inputs(closed.jaxpr), strict=True), strict=True))
-    kept = {name: x for name, (x, is_read) in read.items() if is_read}
-    closed = ClosedJaxpr(closed.jaxpr.replace(invars=list(kept.values())), closed.consts)
-    shapes = dict(zip(kept, closed.in_avals, strict=True)), dict(zip(outputs, closed.out_avals, strict=True))
+    jaxpr, read = dce_jaxpr(closed.jaxpr, [True] * len(outputs))
+    closed, names = ClosedJaxpr(jaxpr, closed.consts), itertools.compress(inputs, read)
+    shapes = dict(zip(names, closed.in_avals, strict=True)), dict(zip(outputs, closed.out_avals, strict=True))
     return Program(closed, *shapes, {name: np.asarray(x) for name, x in before.items()}, stacks)
 
 
 def _needed(program: Program) -> set[str]:
     """Return the names in the memory that some action depends on, now or later."""
-    jaxpr, needed, found = program.closed.jaxpr, set[str](), set[str]()
-    outputs = dict(zip(program.outputs, jaxpr.outvars, strict=True))
+    needed = set[str]()
     while True:
-        wanted = [
-            x for name, x in outputs.items() if name not in {f"{k}_out" for k in set(program.memory) - needed}
-        ]
-        read = read_inputs(without_unused(jaxpr.replace(outvars=wanted)))
-        inputs = {name for name, is_read in zip(program.inputs, read, strict=True) if is_read}
-        found = {name for name in program.memory if f"{name}_in" in inputs}
-        if found <= needed:
+        unneeded = {f"{name}_out" for name in program.memory if name not in needed}
+        _, read = dce_jaxpr(program.closed.jaxpr, [name not in unneeded for name in program.outputs])
+        inputs = set(itertools.compress(program.inputs, read))
+        names = {name for name in program.memory if f"{name}_in" in inputs}
+        if names == needed:
             return needed
-        needed |= found
+        needed = names
 
 
 def _examples(policy: TrainedPolicy, batch: int) -> Arrays:
@@ -198,20 +194,17 @@ def _examples(policy: TrainedPolicy, batch: int) -> Arrays:
     return {name: jnp.broadcast_to(x, (batch, *x.shape)) for name, x in inputs.items()}
 
 
-def _reads_first(step: _Step, leaves: Arrays, inputs: Arrays) -> bool:
+def _reads_first(policy: TrainedPolicy, step: Step, leaves: Arrays, inputs: Arrays) -> bool:
     """Report whether a policy with its initial memory acts, or remembers, otherwise where it is told `first`."""
-
-    @jax.jit
-    def run(key: Array, first: Array) -> tuple[Arrays, Arrays]:
-        drawn = entries(step.policy, step.policy.spec.of_actor.observation_space.sample(key))
-        observation = {name: jnp.broadcast_to(x, inputs[name].shape) for name, x in drawn.items()}
-        return step(step.policy.parameters, key, leaves, inputs | observation | {"first": first})
-
-    def differ(key: Array) -> bool:
-        told, untold = (jax.tree.leaves(run(key, jnp.full_like(inputs["first"], x))) for x in (True, False))
-        return not all(np.array_equal(x, y) for x, y in zip(told, untold, strict=True))
-
-    return any(differ(jax.random.key(seed)) for seed in range(3))
+    run, first = jax.jit(step), inputs["first"]
+    for key in map(jax.random.key, range(3)):
+        drawn = entries(policy, policy.spec.of_actor.observation_space.sample(key))
+        given = inputs | {name: jnp.broadcast_to(x, inputs[name].shape) for name, x in drawn.items()}
+        told = run(key, policy.parameters, leaves, given)
+        untold = run(key, policy.parameters, leaves, given | {"first": jnp.zeros_like(first)})
+        if not all(map(np.array_equal, jax.tree.leaves(told), jax.tree.leaves(untold))):
+            return True
+    return False
 
 
 def _stacks(policy: TrainedPolicy, leaves: list[str]) -> tuple[Stack, ...]:
@@ -233,23 +226,19 @@ def _stacks(policy: TrainedPolicy, leaves: list[str]) -> tuple[Stack, ...]:
     )
 
 
-def _split(step: _Step, leaves: Arrays, inputs: Arrays) -> tuple[Callable, Callable, Arrays]:
-    """Split the step into the noise of a key, [N, numbers], and the rest; return also an example of the noise.
+def _split(step: Step, batch: int, *arguments: PyTree) -> tuple[Callable[[Array], Array], Step]:
+    """Split a step into the noise of a key, [N, numbers], and the step that is given the noise in place of a key.
 
     Raises:
       ShoalError: what depends on the key alone is not numbers, or nothing does.
     """
-    arguments, key = (step.policy.parameters, leaves, inputs), jax.random.key(0)
-    structure = jax.tree.structure(jax.eval_shape(step.__call__, arguments[0], key, *arguments[1:]))
-
-    def flat(key: Array, parameters: PyTree, *others: PyTree) -> list[Array]:
-        return jax.tree.leaves(step(parameters, key, *others))
-
-    closed = simplify(
-        flat, key, *arguments
-    )  # without calls, in which the key and other numbers come together
-    draws, finish_flat = split_by_key(jaxpr_as_fun(closed), key, *jax.tree.leaves(arguments))
-    drawn, batch = jax.eval_shape(draws, key), len(inputs["reward"])
+    key = jax.random.key(0)
+    structure = jax.tree.structure(jax.eval_shape(step, key, *arguments))
+    flat = jaxpr_as_fun(
+        simplify(step, key, *arguments)
+    )  # without calls, in which the key and others come together
+    draws, finish_flat = split_by_key(flat, key, *jax.tree.leaves(arguments))
+    drawn = jax.eval_shape(draws, key)
     if not drawn or any(not jnp.issubdtype(x.dtype, jnp.floating) for x in drawn):
         what = "draws by its parameters" if drawn else "does not sample"
         raise ShoalError(
@@ -259,12 +248,12 @@ def _split(step: _Step, leaves: Arrays, inputs: Arrays) -> tuple[Callable, Calla
     def draw(key: Array) -> Array:
         return jnp.concatenate([x.reshape(batch, -1) for x in draws(key)], axis=1)
 
-    def finish(noise: Array, *arguments: PyTree) -> PyTree:
+    def finish(noise: Array, *arguments: PyTree) -> tuple[Arrays, Arrays]:
         ends = np.cumsum([x.size // batch for x in drawn])[:-1]
         parts = [part.reshape(x.shape) for part, x in zip(jnp.split(noise, ends, axis=1), drawn, strict=True)]
         return jax.tree.unflatten(structure, finish_flat(parts, *jax.tree.leaves(arguments)))
 
-    return draw, finish, {NOISE: draw(key)}
+    return draw, finish
 
 
 def _distribution(draw: Callable[[Array], Array]) -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
 MAX_UNROLLED = 64  # steps of a scan
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # parameters of calls that hold the called program
@@ -20,16 +21,17 @@ def simplify(function: Callable, *inputs: Any) -> ClosedJaxpr:
     """Trace a function, and compute already what depends on constants alone.
 
     Calls are inlined, scans of up to `MAX_UNROLLED` steps unrolled, barriers of the compiler left out, and selections
-    by a constant replaced by what they select. Equations that no output needs are dropped.
+    by a constant replaced by what they select. Equations that no output needs are dropped; all inputs stay.
 
     Args:
       inputs: arrays, or their shapes and dtypes.
     """
-    closed = jax.make_jaxpr(function)(*inputs)
-    closed = jax.make_jaxpr(functools.partial(evaluate, closed.jaxpr, closed.consts))(
+    traced = jax.make_jaxpr(function)(*inputs)
+    closed = jax.make_jaxpr(functools.partial(evaluate, traced.jaxpr, traced.consts))(
         *jax.tree.leaves(inputs)
     )
-    return ClosedJaxpr(without_unused(closed.jaxpr), closed.consts)
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], *inputs: Any) -> list[Any]:
@@ -114,21 +116,3 @@ def _unroll(params: Any, inputs: list[Any]) -> list[Any]:
     columns = [[outputs[t][k] for t in order] for k in range(len(outputs[0]))] if length else []
     stacked = [_computed(lambda *column: jnp.stack(column), column) for column in columns]
     return [*carry, *stacked]
-
-
-def without_unused(jaxpr: Jaxpr) -> Jaxpr:
-    """Drop the equations that no output of a program needs; the inputs stay."""
-    needed = {x for x in jaxpr.outvars if not isinstance(x, Literal)}
-    equations = []
-    for equation in reversed(jaxpr.eqns):
-        if needed.intersection(equation.outvars):
-            equations.append(equation)
-            needed |= {x for x in equation.invars if not isinstance(x, Literal)}
-    return jaxpr.replace(eqns=equations[::-1])
-
-
-def read_inputs(jaxpr: Jaxpr) -> list[bool]:
-    """Report of each input whether an equation or an output reads it."""
-    read = {x for x in jaxpr.outvars if not isinstance(x, Literal)}
-    read |= {x for equation in jaxpr.eqns for x in equation.invars if not isinstance(x, Literal)}
-    return [x in read for x in jaxpr.invars]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.base.errors import ShoalError
-from shoal.base.files import find_obstacle, write_whole_file
+from shoal.base.files import require_output, write_whole_file
 from shoal.base.numbers import format_interval
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
@@ -76,12 +76,7 @@ def _checked_output(out: str | Path, force: bool) -> Path:
     path = arguments.path("out", out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ShoalError(f"out={str(out)!r} is not the name of a page; give one that ends in .html.")
-    if path.exists() and not path.is_dir() and not force:
-        raise ShoalError(
-            f"out={str(out)!r} exists; give another name, or --force (force=True) to replace it."
-        )
-    if obstacle := find_obstacle(path):
-        raise ShoalError(f"out={str(out)!r} cannot be written: {obstacle}.")
+    require_output(path, force, f"out={str(out)!r}")
     return path
 
 
