@@ -1,9 +1,13 @@
 """`shoal export`: its files, what they say, and what is refused."""
 
+import importlib.metadata
 import json
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +17,27 @@ from exported_policies import Drawn, checked, random_policy
 from flax import nnx
 
 import shoal
-from shoal.base import imports
 from shoal.base.errors import ShoalError
+from shoal.base.installation import install_command
 from shoal.cli import main
 from shoal.export import api
 from shoal.export.check import Check, DifferentPolicy, compare, require_same
 from shoal.export.onnx_file import to_model
 from shoal.export.program import make_program
 from shoal.nets.heads import head_for
+from shoal.records.checkpoints import Checkpoints
 from shoal.types.spaces import Box
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+SIZES = {"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_minibatches": 1, "eval_episodes": 4}
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
-    sizes = {"num_envs": 4, "num_steps": 8, "total_steps": 64, "num_minibatches": 1, "eval_episodes": 4}
-    shoal.train("CartPole-v1", seeds=2, run_dir=path, core="gru", core_size=8, hidden_sizes=(8,), **sizes)
+    shoal.train("CartPole-v1", seeds=2, run_dir=path, core="gru", core_size=8, hidden_sizes=(8,), **SIZES)
     return path
 
 
@@ -184,20 +190,134 @@ def test_a_bad_argument_is_one_sentence_and_nothing_is_written(run, tmp_path, mo
     assert [x.name for x in tmp_path.iterdir()] == ["taken.json"]
 
 
-def test_other_bad_inputs_are_refused_before_anything_is_written(tmp_path, monkeypatch):
-    out = tmp_path / "policy.onnx"
-    with pytest.raises(ShoalError, match="no run directory"):
-        shoal.export(tmp_path / "nothing", out)
-    beta = random_policy(Drawn(action_space=Box(-1.0, 1.0, (1,))), distribution="beta")
-    with pytest.raises(ShoalError, match="draws by its parameters"):
-        shoal.export(beta, out, sample=True)
-    td3 = random_policy(Drawn(action_space=Box(-1.0, 1.0, (1,))), "td3")
-    with pytest.raises(ShoalError, match="does not sample"):
-        shoal.export(td3, out, sample=True)
-    monkeypatch.setattr(imports.importlib.metadata, "version", lambda name: "0.12.0")
-    with pytest.raises(ShoalError, match=r"jax2onnx 0\.17\.1 or newer, and 0\.12\.0 is installed"):
-        shoal.export(td3, out)
+def refused(path, *arguments, capsys):
+    """Run the command, which is to write nothing, and return its only sentence."""
+    out = path / "out"
+    out.mkdir()
+    assert main(["export", *map(str, arguments[:1]), str(out / "policy.onnx"), *arguments[1:]]) == 2
+    assert list(out.iterdir()) == []
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    return error
+
+
+def test_what_has_no_policy_is_refused(tmp_path, capsys):
+    assert "no run directory" in refused(tmp_path, tmp_path / "nothing", capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    ("summary", "sentence"),
+    [
+        (None, "has no results yet"),
+        ({"best": None}, "has no best setting, since a number was not finite in the training of each"),
+    ],
+)
+def test_a_sweep_or_a_study_without_a_best_run_is_refused(tmp_path, capsys, summary, sentence):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text("{}")  # a study has the same files
+    if summary is not None:
+        (tmp_path / "sweep" / "summary.json").write_text(json.dumps(summary))
+    assert sentence in refused(tmp_path, tmp_path / "sweep", capsys=capsys)
+
+
+WORLD = """
+from typing import Any
+import jax
+import jax.numpy as jnp
+import shoal
+from shoal.config.struct import static
+from shoal.types.spaces import Box, Discrete
+
+@shoal.environment
+class World:
+    observation_space: Any = static(Box(-1.0, 1.0, (SIZE,)))
+    action_space: Any = static(Discrete(3))
+
+    def reset(self, key):
+        return jnp.zeros(()), shoal.restart(self.observation_space.sample(key))
+
+    def step(self, state, action, key):
+        ends = jax.random.bernoulli(key, 0.1)
+        return state, shoal.transition(self.observation_space.sample(key), 1.0, truncated=ends)
+"""
+
+
+def test_a_run_whose_environment_is_gone_or_another_is_refused(tmp_path, monkeypatch, capsys):
+    """The policy's shapes are those of its environment, so that none is exported without it, with --check or not."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "exported_world.py"
+
+    def rewrite(content):
+        file.write_text(content)
+        importlib.invalidate_caches()
+        sys.modules.pop("exported_world", None)
+
+    rewrite(WORLD.replace("SIZE", "4"))
+    run = tmp_path / "run"
+    shoal.train("exported_world:World", run_dir=run, hidden_sizes=(8,), **SIZES)
+    capsys.readouterr()
+    rewrite(
+        WORLD.replace("SIZE", "5").ljust(2_000)
+    )  # of another size, so that no compiled file is taken for it
+    (tmp_path / "other").mkdir()
+    error = refused(tmp_path / "other", run, "--check", "10", capsys=capsys)
+    assert "kernel' of shape (8, 4), and (8, 5) is expected" in error
+    rewrite("")
+    (tmp_path / "gone").mkdir()
+    error = refused(tmp_path / "gone", run, "--check", "10", capsys=capsys)
+    assert "environment exported_world:World cannot be made again" in error
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ("0.12.0", "exporting to ONNX needs jax2onnx 0.17.1 or newer, and 0.12.0 is installed"),
+        (None, "exporting to ONNX needs jax2onnx, which is not installed"),
+    ],
+)
+def test_the_converter_is_asked_for_by_its_extra(run, tmp_path, monkeypatch, capsys, version, sentence):
+    find = importlib.metadata.version
+
+    def found(name):
+        if name == "jax2onnx" and version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version if name == "jax2onnx" else find(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    error = refused(tmp_path, run, "--check", "10", capsys=capsys)
+    assert sentence in error
+    assert install_command("export") in error
+    shoal.export(run, tmp_path / "policy.jaxexport")  # needs none
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "what"),
+    [("ppo", {"distribution": "beta"}, "draws by its parameters"), ("td3", {}, "does not sample")],
+)
+def test_a_policy_that_does_not_sample_by_noise_is_refused(tmp_path, algorithm, settings, what):
+    policy = random_policy(Drawn(action_space=Box(-1.0, 1.0, (1,))), algorithm, **settings)
+    with pytest.raises(ShoalError, match=what):
+        shoal.export(policy, tmp_path / "policy.onnx", sample=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.full
+def test_of_a_run_that_was_killed_the_best_so_far_is_written_and_its_checkpoint_named(tmp_path, capsys):
+    child, run = Path(__file__).parents[1] / "durability" / "child.py", tmp_path / "run"
+    sizes = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "1", "--num-evals", "1000"]
+    command = [sys.executable, child, "train", "CartPole-v1", "--run-dir", run, "--seeds", "2", *sizes]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not Checkpoints(run).steps():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    steps = Checkpoints(run).newest_sound()
+    assert main(["export", str(run), str(tmp_path / "policy.onnx"), "--check", "50"]) == 0
+    told = capsys.readouterr()
+    assert f"its best policies so far are those of its checkpoint at {steps:,} environment steps" in told.err
+    assert "the same policy" in told.out
+    description = json.loads((tmp_path / "policy.json").read_text())
+    assert (description["policy"], description["steps"]) == (f"best (checkpoint {steps:,})", steps)
 
 
 def test_force_replaces_the_files(files):

@@ -12,6 +12,8 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from shoal.xla.loops import scan_sizes
+
 MAX_UNROLLED = 64  # steps of a scan
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # parameters of calls that hold the called program
 LOOPS = ("scan", "while", "cond")  # whose programs are run otherwise than once
@@ -103,7 +105,7 @@ def _call(called: Any, inputs: Sequence[Any]) -> list[Any]:
 
 def _unroll(params: Any, inputs: list[Any]) -> list[Any]:
     """Evaluate a scan step by step."""
-    num_constants, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
+    (num_constants, num_carry), length = scan_sizes(params), params["length"]
     constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
     rows, order = inputs[num_constants + num_carry :], range(length)
     outputs: dict[int, list[Any]] = {}

@@ -1,8 +1,8 @@
 """Loops over the entries of arrays, and over steps that a run may no longer need."""
 
 import functools
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -135,3 +135,11 @@ def loop_in_blocks(
         return end, jax.lax.fori_loop(first, end, step, state)
 
     return jax.lax.while_loop(lambda carry: carry[0] < stop, advance, (start, state))[1]
+
+
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many inputs of a traced scan are constants, and how many are carried, in JAX 0.10 and in 0.12."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carry, _ = params["ft_in"].unpack()
+    return len(constants), len(carry)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from shoal.xla.loops import scan_sizes
+
 Params = Mapping[str, Any]  # of an operation, whose entries are JAX's own
 Sources = frozenset[int]  # indices of inputs; ~i stands for random numbers drawn from a key made of input i
 NO_SOURCES: Sources = frozenset()
@@ -93,7 +95,7 @@ def _follow_while(params: Params, inputs: list[Origin], draws: list[Sources]) ->
 
 
 def _follow_scan(params: Params, inputs: list[Origin], draws: list[Sources]) -> list[Origin]:
-    constants, carries = _scan_sizes(params)
+    constants, carries = scan_sizes(params)
     body = params["jaxpr"].jaxpr
     constant_inputs, elements = inputs[:constants], inputs[constants + carries :]
 
@@ -104,14 +106,6 @@ def _follow_scan(params: Params, inputs: list[Origin], draws: list[Sources]) -> 
     carry = _fixed_point(iterate, inputs[constants : constants + carries])
     stacked = _follow(body, [*constant_inputs, *carry, *elements], draws)[carries:]
     return [*carry, *(Origin(x.sources) for x in stacked)]
-
-
-def _scan_sizes(params: Params) -> tuple[int, int]:
-    """Return the number of a scan's inputs that are constants and that are carried, by JAX 0.10's or 0.12's names."""
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    constants, carry, _ = params["ft_in"].unpack()
-    return len(constants), len(carry)
 
 
 def _fixed_point(iterate: Callable[..., list[Origin]], carry: list[Origin]) -> list[Origin]:
