@@ -320,6 +320,20 @@ def test_of_a_run_that_was_killed_the_best_so_far_is_written_and_its_checkpoint_
     assert (description["policy"], description["steps"]) == (f"best (checkpoint {steps:,})", steps)
 
 
+def test_no_file_is_left_where_one_cannot_be_written(run, tmp_path, monkeypatch):
+    write = api.write_whole_file
+
+    def full_disk(path, **settings):
+        if path.suffix == ".md":
+            raise ShoalError("the disk is full")
+        return write(path, **settings)
+
+    monkeypatch.setattr(api, "write_whole_file", full_disk)
+    with pytest.raises(ShoalError, match="the disk is full"):
+        shoal.export(run, tmp_path / "policy.jaxexport")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_force_replaces_the_files(files):
     before = files.path.read_bytes()
     again = shoal.export(random_policy(Drawn()), files.path, force=True)

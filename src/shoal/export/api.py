@@ -1,5 +1,6 @@
 """`shoal.export`: a trained policy as a file that other programs run."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -73,10 +74,8 @@ def export(
       DifferentPolicy: the file does not act as the policy does. Nothing is written.
     """
     path, largest = arguments.path("out", out), arguments.LARGEST_INDEX
-    batch, steps = (
-        arguments.whole_number("batch", batch, 1, largest),
-        arguments.whole_number("check", check, 0, largest),
-    )
+    batch = arguments.whole_number("batch", batch, 1, largest)
+    steps = arguments.whole_number("check", check, 0, largest)
     files = _checked_outputs(path, arguments.boolean("force", force))
     if steps and batch > 1:
         raise ShoalError(
@@ -95,9 +94,9 @@ def export(
         require_same(result)
     text = json.dumps(description, indent=2) + "\n"
     card = model_card(path, description, str(result or ""))
-    for file, data in zip(files, (content, text.encode(), card.encode()), strict=True):
-        with write_whole_file(file, parents=False, new=not force) as opened:
-            opened.write(data)
+    with contextlib.ExitStack() as stack:  # all three are complete before the first gets its name
+        for file, data in zip(files, (content, text.encode(), card.encode()), strict=True):
+            stack.enter_context(write_whole_file(file, parents=False, new=not force)).write(data)
     return Exported(path, description, result)
 
 
@@ -143,7 +142,8 @@ def _write_onnx(program: Program, description: dict[str, Any]) -> bytes:
 
 
 def _run_onnx(content: bytes, program: Program) -> Runner:
-    onnxruntime = onnx_file.runtime()
+    import onnxruntime  # noqa: PLC0415 - the converter brings it
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -73,11 +73,8 @@ def compare(policy: TrainedPolicy, program: Program, run: Runner, steps: int, se
       run: the inputs of a step by name -> its outputs.
     """
     key, early = jax.random.key(seed), np.random.default_rng(seed)
-    reset, step, scores = (
-        jax.jit(policy.environment.reset),
-        jax.jit(policy.environment.step),
-        _scores(program),
-    )
+    reset, step = jax.jit(policy.environment.reset), jax.jit(policy.environment.step)
+    scores = _scores(program)
     episodes, gaps, memory_gaps, other, ties, is_over = 0, [0.0], [0.0], 0, 0, True
     for number in range(steps):
         act_key, step_key = jax.random.split(jax.random.fold_in(key, number))
@@ -116,9 +113,8 @@ def inputs_of(
     values = entries(policy, timestep.observation) | named(MASK, timestep.action_mask)
     values |= {"reward": timestep.reward, "first": timestep.first, "alive": timestep.alive}
     rows = {name: x[None] for name, x in jax.device_get(values).items() if name in program.inputs}
-    rows |= {f"{name}_in": x for name, x in memory.items()} | (
-        {NOISE: program.draw(key)} if program.draw else {}
-    )
+    rows |= {f"{name}_in": x for name, x in memory.items()}
+    rows |= {NOISE: program.draw(key)} if program.draw else {}
     return {name: np.asarray(rows[name], x.dtype) for name, x in program.inputs.items()}
 
 

@@ -32,15 +32,6 @@ def converter() -> ModuleType:
     return import_package("exporting to ONNX needs", "jax2onnx", "export", OLDEST)
 
 
-def runtime() -> ModuleType:
-    """Import onnxruntime, which jax2onnx brings.
-
-    Raises:
-      ShoalError: it is not installed.
-    """
-    return import_package("checking a file needs", "onnxruntime", "export", "1.16")
-
-
 def to_model(program: Program, metadata: Mapping[str, str]) -> Any:
     """Convert a program to an ONNX model with the names of its inputs and outputs.
 

@@ -20,14 +20,12 @@ from shoal.types.spaces import Dict, zeros
 from shoal.xla.hoisting import split_by_key
 
 ACTIONS, MASK, NOISE = "actions", "action_mask", "noise"
-OF_OTHERS = re.compile(
-    r"reward|first|alive|noise|action_mask.*|actions.*|.*_in|.*_out"
-)  # names of other arrays
+# Names of other arrays.
+OF_OTHERS = re.compile(r"reward|first|alive|noise|action_mask.*|actions.*|.*_in|.*_out")
 DRAWS = 10_000  # by which the distribution of noise is recognised
 Arrays = dict[str, Any]
-Step = Callable[
-    ..., tuple[Arrays, Arrays]
-]  # key or noise, parameters, memory's leaves, inputs -> actions, leaves
+# Of a key or noise, parameters, the memory's leaves, and inputs, to actions and the leaves after it.
+Step = Callable[..., tuple[Arrays, Arrays]]
 
 
 class Stack(NamedTuple):
@@ -234,9 +232,8 @@ def _split(step: Step, batch: int, *arguments: PyTree) -> tuple[Callable[[Array]
     """
     key = jax.random.key(0)
     structure = jax.tree.structure(jax.eval_shape(step, key, *arguments))
-    flat = jaxpr_as_fun(
-        simplify(step, key, *arguments)
-    )  # without calls, in which the key and others come together
+    # Without calls, in which the key and other inputs come together.
+    flat = jaxpr_as_fun(simplify(step, key, *arguments))
     draws, finish_flat = split_by_key(flat, key, *jax.tree.leaves(arguments))
     drawn = jax.eval_shape(draws, key)
     if not drawn or any(not jnp.issubdtype(x.dtype, jnp.floating) for x in drawn):

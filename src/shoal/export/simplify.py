@@ -53,26 +53,24 @@ def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], *inputs: Any) -> list[Any]:
 
 def _evaluate_equation(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
     """Return the outputs of an equation."""
-    primitive, params = equation.primitive, equation.params
-    if primitive.name == "optimization_barrier":
+    name, params = equation.primitive.name, equation.params
+    if name == "optimization_barrier":
         return inputs
-    if primitive.name == "scan" and params["length"] <= MAX_UNROLLED:
+    if name == "scan" and 0 < params["length"] <= MAX_UNROLLED:
         return _unroll(params, inputs)
-    if primitive.name in ("cond", "select_n") and _is_constant(inputs[0]) and _are_equal(inputs[0]):
+    if name in ("cond", "select_n") and _is_constant(inputs[0]) and np.unique(inputs[0]).size == 1:
         choice = int(np.ravel(inputs[0])[0])
-        if primitive.name == "select_n":
+        if name == "select_n":
             return [inputs[1 + choice]]
         return _call(params["branches"][np.clip(choice, 0, len(params["branches"]) - 1)], inputs[1:])
-    called = [params[name] for name in CALLS if name in params and primitive.name not in LOOPS]
-    if called:
-        return _call(called[0], inputs)
-    bind = functools.partial(primitive.bind, **params)
-    if primitive.name in ("select_n", "gather") and jnp.issubdtype(
-        getattr(equation.outvars[0].aval, "dtype", float), np.bool_
-    ):
+    for parameter in CALLS:
+        if parameter in params and name not in LOOPS:
+            return _call(params[parameter], inputs)
+    bind = functools.partial(equation.primitive.bind, **params)
+    if name in ("select_n", "gather") and getattr(equation.outvars[0].aval, "dtype", None) == np.bool_:
         bind = functools.partial(_in_integers, equation)
     outputs = _computed(bind, inputs)
-    return outputs if primitive.multiple_results else [outputs]
+    return outputs if equation.primitive.multiple_results else [outputs]
 
 
 def _in_integers(equation: JaxprEqn, *inputs: Any) -> Any:
@@ -92,11 +90,6 @@ def _is_constant(x: Any) -> bool:
     return not isinstance(x, jax.core.Tracer)
 
 
-def _are_equal(predicate: Any) -> bool:
-    numbers = np.ravel(predicate)
-    return bool(numbers.size and np.all(numbers == numbers[0]))
-
-
 def _call(called: Any, inputs: Sequence[Any]) -> list[Any]:
     """Evaluate the program of a call, which has constants of its own or none."""
     is_closed = isinstance(called, ClosedJaxpr)
@@ -110,11 +103,8 @@ def _unroll(params: Any, inputs: list[Any]) -> list[Any]:
     rows, order = inputs[num_constants + num_carry :], range(length)
     outputs: dict[int, list[Any]] = {}
     for t in reversed(order) if params["reverse"] else order:
-        step = [
-            _computed(functools.partial(jax.lax.index_in_dim, index=t, keepdims=False), [x]) for x in rows
-        ]
-        after = _call(params["jaxpr"], [*constants, *carry, *step])
+        row = functools.partial(jax.lax.index_in_dim, index=t, keepdims=False)
+        after = _call(params["jaxpr"], [*constants, *carry, *(_computed(row, [x]) for x in rows)])
         carry, outputs[t] = after[:num_carry], after[num_carry:]
-    columns = [[outputs[t][k] for t in order] for k in range(len(outputs[0]))] if length else []
-    stacked = [_computed(lambda *column: jnp.stack(column), column) for column in columns]
-    return [*carry, *stacked]
+    columns = zip(*(outputs[t] for t in order), strict=True)
+    return [*carry, *(_computed(lambda *column: jnp.stack(column), column) for column in columns)]
