@@ -88,6 +88,17 @@ def test_the_file_says_which_checkpoint_and_which_policy(run, tmp_path):
 @pytest.mark.parametrize("name", ["normal", "uniform"])
 def test_noise_has_the_distribution_that_the_file_says(name):
     policy = random_policy(Drawn(action_space=Box(-2.0, 3.0, (2,))) if name == "normal" else Drawn())
+def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, monkeypatch):
+    best = {"grid": {"learning_rate": [0.001, 0.1]}, "confirm_seeds": 0, "progress": False}
+    shoal.sweep("CartPole-v1", seeds=3, run_dir=tmp_path / "search", hidden_sizes=(8,), **best, **SIZES)
+    monkeypatch.chdir(tmp_path / "search")
+    said = shoal.export(".", tmp_path / "policy.jaxexport").description
+    summary = json.loads((tmp_path / "search" / "runs" / "000" / "summary.json").read_text())
+    (own,) = [x for x in summary["members"] if x["label"] == said["label"]]
+    assert said["run"] == "search"
+    assert said["interval_of_seeds"] == own["absolute"]["interval"] != summary["absolute"]["interval"]
+
+
     check, program = checked(policy, sample=True, steps=50)
     assert check.is_same
     assert program.noise == name

@@ -110,7 +110,7 @@ def _chosen(
         environment = getattr(policy, "environment", None) if environment is None else environment
         policy = policy.path
     stored, place = find(policy, environment=environment, **choice)
-    return load_policy(stored, place), origin_of(stored, place)
+    return load_policy(stored, place), origin_of(stored, place, arguments.path("policy", policy))
 
 
 def _checked_outputs(path: Path, force: bool) -> tuple[Path, Path, Path]:

@@ -49,21 +49,27 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
     }
 
 
-def origin_of(stored: StoredPolicies, place: int) -> dict[str, Any]:
-    """Return where a stored policy comes from: run, seed, steps and score."""
+def origin_of(stored: StoredPolicies, place: int, path: Path) -> dict[str, Any]:
+    """Return where a stored policy comes from: run, seed, steps and score.
+
+    Args:
+      path: the directory of the run, or of the sweep that it is a part of.
+    """
     directory, experiment, member = stored.directory, stored.experiment, stored.members[place]
     steps, scores, interval = stored.checkpoint, stored.scores, None
     if steps is None:
         summary = directory.load_summary() if (directory.path / SUMMARY).is_file() else {}
-        result = summary.get("absolute" if stored.which == "best" else "final") or {}
-        scores, interval = result.get("returns", ()), result.get("interval")
+        part = "absolute" if stored.which == "best" else "final"
+        scores = (summary.get(part) or {}).get("returns", ())
+        own = [x for x in summary.get("members", ()) if member.label and x["label"] == member.label]
+        interval = ((*own, summary)[0].get(part) or {}).get("interval")  # of a setting over its own seeds
         steps = summary.get("steps_per_seed")
         if stored.which == "best":
             steps = directory.load_policy("best")[1]["updates"][place] * experiment.run.steps_per_update
     return {
         "environment": experiment.environment_name,
         "algorithm": experiment.algorithm,
-        "run": directory.path.name,
+        "run": path.expanduser().resolve().name,
         "policy": stored.title,
         **member.columns,
         "steps": steps,
