@@ -21,6 +21,8 @@ from shoal.base.errors import ShoalError
 from shoal.base.installation import install_command
 from shoal.cli import main
 from shoal.export import api
+from shoal.envs import Wrapper
+from shoal.envs.trials import Trial
 from shoal.export.check import Check, DifferentPolicy, compare, require_same
 from shoal.export.onnx_file import to_model
 from shoal.export.program import make_program
@@ -133,6 +135,46 @@ def test_what_no_greedy_action_reads_is_no_memory():
 
 
 class Own(nnx.Module):
+@pytest.mark.parametrize("lasts", ["trial", "episode"])
+def test_the_rule_clears_the_memory_of_a_trial_where_the_trial_begins(tmp_path, lasts):
+    trials = Trial(shoal.make("CartPole-v1"), episodes=2)
+    sizes = {"core": "gru", "core_size": 8, "hidden_sizes": (8,), "memory_lasts": lasts}
+    for name, env in {"episode": "CartPole-v1", "trial": trials}.items():
+        said = shoal.export(random_policy(env, **sizes), tmp_path / f"{name}.jaxexport").description
+        assert f"first step of a{'n' * (name == 'episode')} {name}" in said["memory_rule"]
+        assert said["memory_lasts"] == (lasts if name == "trial" else "episode")
+
+
+@environment
+class Robot(Drawn):
+    """Says numbers as arrays."""
+
+    frames_per_second = 50
+
+    def export_metadata(self):
+        return {
+            "action_scale": jnp.array([0.5, 0.25]),
+            "gain": np.float32(2.0),
+            "joint_names": ["hip", "knee"],
+        }
+
+
+@environment
+class EveryOther(Wrapper):
+    """A wrapper that makes two steps of one has half the rate."""
+
+    frames_per_second = 25
+
+
+def test_an_environment_says_arrays_and_a_wrapper_its_own_rate(tmp_path):
+    said = shoal.export(random_policy(EveryOther(Robot())), tmp_path / "policy.onnx")
+    of_robot = {"action_scale": [0.5, 0.25], "gain": 2.0, "joint_names": ["hip", "knee"], "rate": 25.0}
+    assert said.description.items() >= of_robot.items()
+    assert json.loads(said.path.with_suffix(".json").read_text()) == said.description
+    properties = {x.key: x.value for x in onnx.load(said.path).metadata_props}
+    assert properties["action_scale"] == "0.5,0.25"
+
+
     """An actor of one's own with a primitive that is converted for matrices alone, or not at all."""
 
     def __init__(self, spec, *, key):

@@ -14,6 +14,7 @@ from shoal.export.program import ACTIONS, NOISE, Program, entries
 from shoal.records.directory import SUMMARY, parameters_sha256
 from shoal.runs.policies.load import StoredPolicies
 from shoal.runs.policies.trained_policy import TrainedPolicy
+from shoal.types import EPISODE_ENDED
 from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.xla.facts import versions
 
@@ -33,13 +34,14 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
         {f"{ACTIONS}_{k}": x for k, x in actions.items()} if isinstance(actions, Dict) else {ACTIONS: actions}
     )
     spaces = entries(policy, policy.spec.of_actor.observation_space) | of_actions
-    leaves = struct.named_leaves(policy.parameters)
+    leaves, lasts = struct.named_leaves(policy.parameters), policy.memory_lasts
+    in_trials = EPISODE_ENDED in spaces  # of one episode where the environment has no others
     return {
         "inputs": {name: _array(x, spaces.get(name)) for name, x in program.inputs.items()},
         "outputs": {name: _array(x, spaces.get(name)) for name, x in program.outputs.items()},
         "memory": {name: _compact(x) for name, x in program.memory.items()},
-        "memory_rule": MEMORY_RULE if program.memory else "",
-        "memory_lasts": policy.memory_lasts,
+        "memory_rule": MEMORY_RULE.format("a trial" if in_trials else "an episode") if program.memory else "",
+        "memory_lasts": "episode" if lasts == "trial" and not in_trials else lasts,
         "mode": "sampled" if program.draw else "greedy",
         **({NOISE: NOISES[program.noise]} if program.draw else {}),
         **origin,
