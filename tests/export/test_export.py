@@ -17,12 +17,13 @@ from exported_policies import Drawn, checked, random_policy
 from flax import nnx
 
 import shoal
+from shoal import environment
 from shoal.base.errors import ShoalError
 from shoal.base.installation import install_command
 from shoal.cli import main
-from shoal.export import api
 from shoal.envs import Wrapper
 from shoal.envs.trials import Trial
+from shoal.export import api
 from shoal.export.check import Check, DifferentPolicy, compare, require_same
 from shoal.export.onnx_file import to_model
 from shoal.export.program import make_program
@@ -87,9 +88,6 @@ def test_the_file_says_which_checkpoint_and_which_policy(run, tmp_path):
     assert "six months" in loaded.path.with_suffix(".md").read_text()
 
 
-@pytest.mark.parametrize("name", ["normal", "uniform"])
-def test_noise_has_the_distribution_that_the_file_says(name):
-    policy = random_policy(Drawn(action_space=Box(-2.0, 3.0, (2,))) if name == "normal" else Drawn())
 def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, monkeypatch):
     best = {"grid": {"learning_rate": [0.001, 0.1]}, "confirm_seeds": 0, "progress": False}
     shoal.sweep("CartPole-v1", seeds=3, run_dir=tmp_path / "search", hidden_sizes=(8,), **best, **SIZES)
@@ -101,6 +99,9 @@ def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, 
     assert said["interval_of_seeds"] == own["absolute"]["interval"] != summary["absolute"]["interval"]
 
 
+@pytest.mark.parametrize("name", ["normal", "uniform"])
+def test_noise_has_the_distribution_that_the_file_says(name):
+    policy = random_policy(Drawn(action_space=Box(-2.0, 3.0, (2,))) if name == "normal" else Drawn())
     check, program = checked(policy, sample=True, steps=50)
     assert check.is_same
     assert program.noise == name
@@ -134,7 +135,6 @@ def test_what_no_greedy_action_reads_is_no_memory():
     assert list(make_program(policy).outputs) == ["actions"]
 
 
-class Own(nnx.Module):
 @pytest.mark.parametrize("lasts", ["trial", "episode"])
 def test_the_rule_clears_the_memory_of_a_trial_where_the_trial_begins(tmp_path, lasts):
     trials = Trial(shoal.make("CartPole-v1"), episodes=2)
@@ -175,6 +175,7 @@ def test_an_environment_says_arrays_and_a_wrapper_its_own_rate(tmp_path):
     assert properties["action_scale"] == "0.5,0.25"
 
 
+class Own(nnx.Module):
     """An actor of one's own with a primitive that is converted for matrices alone, or not at all."""
 
     def __init__(self, spec, *, key):

@@ -264,12 +264,12 @@ def frames_per_second(env: Environment) -> float:
 def metadata_of(env: Environment) -> dict[str, Any]:
     """Return what an environment says of itself to an exported policy.
 
-    That is `rate`, its steps per second, where it or the one inside its wrappers has `frames_per_second`, and what its
-    method `export_metadata()` returns, texts, numbers and lists by name, where there is one.
+    That is `rate`, its `frames_per_second` where it has one, and what its method `export_metadata()` returns, texts,
+    numbers and lists by name, where there is one. Of a wrapper both hold before those of the environment inside.
     """
-    env = unwrapped(env)
+    inner = metadata_of(env.env) if isinstance(env, Wrapper) else {}
     rate = {"rate": float(env.frames_per_second)} if hasattr(env, "frames_per_second") else {}
-    return rate | (dict(env.export_metadata()) if hasattr(env, "export_metadata") else {})
+    return inner | rate | (dict(env.export_metadata()) if hasattr(env, "export_metadata") else {})
 
 
 def unwrapped(env: Environment) -> Environment:

@@ -19,7 +19,7 @@ from shoal.types.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from shoal.xla.facts import versions
 
 MEMORY_RULE = (
-    "At an episode's first step feed the values of `memory` as *_in; at others each *_out of the step before."
+    "At the first step of {} feed the values of `memory` as *_in; at others each *_out of the step before."
 )
 SIX_MONTHS = (
     "`jax.export.deserialize` reads it, for cpu and cuda; JAX promises this for six months from its release."
@@ -47,7 +47,7 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
         **origin,
         "versions": versions(),
         "parameters_sha256": parameters_sha256({name: x[None] for name, x in leaves.items()}),
-        **metadata_of(policy.environment),
+        **json.loads(json.dumps(metadata_of(policy.environment), default=lambda x: np.asarray(x).tolist())),
     }
 
 
