@@ -252,8 +252,8 @@ WORDS = {
 GRID = "train MiniGrid-Empty-5x5 --encoder cnn"
 
 COMMANDS = {
-    "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, sweep, tune, pbt, rollout, "
-    "check, grid, envs, runs, compare, report, log; did you mean 'train'?",
+    "trian": "there is no command 'trian'; there are train, resume, checkpoints, eval, export, sweep, tune, pbt, "
+    "rollout, check, grid, envs, runs, compare, report, log; did you mean 'train'?",
     "''": "there is no command ''",
     "train": "no environment was named",
     "train CartPol-v1": "there is no environment 'CartPol-v1'; did you mean 'CartPole-v1'?",
