@@ -1,7 +1,6 @@
 """`shoal.export`: a trained policy as a file that other programs run."""
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from shoal.export.check import Check, Runner, compare, require_same
 from shoal.export.describe import as_properties, describe, model_card, origin_of
 from shoal.export.program import Program, make_program
 from shoal.records.checkpoint_record import Choice
+from shoal.records.json_files import json_text
 from shoal.runs.policies.load import find, load_policy
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import Environment
@@ -92,10 +92,9 @@ def export(
     result = compare(loaded, program, form.runner(content, program), steps) if steps else None
     if result is not None:
         require_same(result)
-    text = json.dumps(description, indent=2) + "\n"
     card = model_card(path, description, str(result or ""))
     with contextlib.ExitStack() as stack:  # all three are complete before the first gets its name
-        for file, data in zip(files, (content, text.encode(), card.encode()), strict=True):
+        for file, data in zip(files, (content, json_text(description).encode(), card.encode()), strict=True):
             stack.enter_context(write_whole_file(file, parents=False, new=not force)).write(data)
     return Exported(path, description, result)
 

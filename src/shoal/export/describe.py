@@ -1,7 +1,6 @@
 """What a file of a policy says about it: for programs, and as a model card for people."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from shoal.config import struct
 from shoal.envs.base import metadata_of
 from shoal.export.program import ACTIONS, NOISE, Program, entries
 from shoal.records.directory import SUMMARY, parameters_sha256
+from shoal.records.json_files import to_jsonable, to_null
 from shoal.runs.policies.load import StoredPolicies
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import EPISODE_ENDED
@@ -36,7 +36,7 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
     spaces = entries(policy, policy.spec.of_actor.observation_space) | of_actions
     leaves, lasts = struct.named_leaves(policy.parameters), policy.memory_lasts
     in_trials = EPISODE_ENDED in spaces  # of one episode where the environment has no others
-    return {
+    description = {
         "inputs": {name: _array(x, spaces.get(name)) for name, x in program.inputs.items()},
         "outputs": {name: _array(x, spaces.get(name)) for name, x in program.outputs.items()},
         "memory": {name: _compact(x) for name, x in program.memory.items()},
@@ -47,8 +47,9 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
         **origin,
         "versions": versions(),
         "parameters_sha256": parameters_sha256({name: x[None] for name, x in leaves.items()}),
-        **json.loads(json.dumps(metadata_of(policy.environment), default=lambda x: np.asarray(x).tolist())),
+        **metadata_of(policy.environment),
     }
+    return {name: to_jsonable(x, not_finite=to_null) for name, x in description.items()}
 
 
 def origin_of(stored: StoredPolicies, place: int, path: Path) -> dict[str, Any]:
@@ -75,8 +76,8 @@ def origin_of(stored: StoredPolicies, place: int, path: Path) -> dict[str, Any]:
         "policy": stored.title,
         **member.columns,
         "steps": steps,
-        "score": _compact(scores[place]) if len(scores) else None,
-        "interval_of_seeds": interval and [_compact(x) for x in interval],
+        "score": scores[place] if len(scores) else None,
+        "interval_of_seeds": interval,
     }
 
 
@@ -92,10 +93,9 @@ def _array(x: Any, space: Space | None) -> dict[str, Any]:
 
 
 def _compact(x: object) -> Any:
-    """Return an array as lists, or as one number where all are equal; one that is not finite is None."""
+    """Return an array, or one number where all are equal."""
     array = np.asarray(x)
-    array = array.reshape(-1)[0] if array.size and np.all(array == array.reshape(-1)[0]) else array
-    return json.loads(re.sub(r"-?Infinity|NaN", "null", json.dumps(array.tolist())))
+    return array.reshape(-1)[0] if array.size and np.all(array == array.reshape(-1)[0]) else array
 
 
 def as_properties(description: Mapping[str, Any]) -> dict[str, str]:
