@@ -1,5 +1,6 @@
 """`shoal export`: its files, what they say, and what is refused."""
 
+import dataclasses
 import importlib.metadata
 import json
 import signal
@@ -21,6 +22,7 @@ from shoal import environment
 from shoal.base.errors import ShoalError
 from shoal.base.installation import install_command
 from shoal.cli import main
+from shoal.config.struct import named_leaves, with_named_leaves
 from shoal.envs import Wrapper
 from shoal.envs.trials import Trial
 from shoal.export import api
@@ -109,6 +111,25 @@ def test_noise_has_the_distribution_that_the_file_says(name):
     mean, deviation = {"normal": (0.0, 1.0), "uniform": (0.5, 12**-0.5)}[name]
     assert abs(numbers.mean() - mean) < 0.03
     assert abs(numbers.std() - deviation) < 0.03
+
+
+@pytest.mark.parametrize(("agents", "is_same"), [([0], True), ([1], False), ([0, 1], False)])
+def test_a_tie_of_one_agent_excuses_no_other(agents, is_same):
+    policy = random_policy(Drawn(num_agents=3), parameters="agent", hidden_sizes=(8,))
+    leaves = named_leaves(policy.parameters)
+    biases = [[1.0, 0.5, 1.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]]  # the first agent's best two are equal
+    for agent, bias in enumerate(biases):
+        leaves[f"{agent}/actor/mlp/projection/0/kernel"] = jnp.zeros((3, 8))
+        leaves[f"{agent}/actor/mlp/projection/0/bias"] = jnp.asarray(bias)
+    policy = dataclasses.replace(policy, parameters=with_named_leaves(policy.parameters, leaves))
+    others = np.zeros((1, 3), int)
+    others[0, agents] = [{0: 2, 1: 1}[agent] for agent in agents]
+
+    def altered(feed):
+        return {"actions": np.asarray([[0, 1, 2]]) + others}
+
+    check = compare(policy, make_program(policy), altered, 3)
+    assert (check.is_same, check.ties, check.other) == (is_same, 3 * is_same, 3 * (not is_same))
 
 
 def test_several_observations_are_acted_on_at_once():

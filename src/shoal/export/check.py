@@ -1,7 +1,7 @@
 """Comparison of an exported file with its policy, step by step in the real environment."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +74,7 @@ def compare(policy: TrainedPolicy, program: Program, run: Runner, steps: int, se
     """
     key, early = jax.random.key(seed), np.random.default_rng(seed)
     reset, step = jax.jit(policy.environment.reset), jax.jit(policy.environment.step)
-    scores = _scores(program)
+    tied = _tied_actions(program)
     episodes, gaps, memory_gaps, other, ties, is_over = 0, [0.0], [0.0], 0, 0, True
     for number in range(steps):
         act_key, step_key = jax.random.split(jax.random.fold_in(key, number))
@@ -93,10 +93,12 @@ def compare(policy: TrainedPolicy, program: Program, run: Runner, steps: int, se
             key=act_key if program.draw else None,
         )
         choices, expected = named(ACTIONS, action), program.memory_of(own)
-        of_floats = [name for name, x in choices.items() if jnp.issubdtype(x.dtype, np.floating)]
-        gaps += [_difference(found[name][0], choices[name]) for name in of_floats]
-        differs = any(not np.array_equal(found[k][0], x) for k, x in choices.items() if k not in of_floats)
-        is_tie = differs and any(map(_has_tie, scores(feed)))
+        of_floats = {name: x for name, x in choices.items() if jnp.issubdtype(x.dtype, np.floating)}
+        gaps += [_difference(found[name][0], x) for name, x in of_floats.items()]
+        wrong = {k: found[k][0] != x for k, x in choices.items() if k not in of_floats}
+        differs = any(map(np.any, wrong.values()))
+        as_good = tied(feed) if differs else {}
+        is_tie = differs and not any(np.any(x & (found[k] != as_good[k])[0]) for k, x in wrong.items())
         other, ties = other + (differs and not is_tie), ties + is_tie
         # A memory may hold the action: after another one both remember that which was taken.
         memory = expected if differs else {name: found[f"{name}_out"] for name in memory}
@@ -127,22 +129,37 @@ def _difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap)).max(initial=0.0))
 
 
-def _scores(program: Program) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]:
-    """Return a function of a step's inputs: the numbers of which the actions are the largest, [..., choices]."""
+def _tied_actions(program: Program) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]:
+    """Return a function of a step's inputs: its outputs by name, if each tie of logits were decided the other way.
+
+    Where the best two are not as good as equal, the best is taken: a tie of one agent excuses no other agent.
+    """
     jaxpr = program.closed.jaxpr
     picks = [x for x in jaxpr.eqns if x.primitive.name == "argmax"]
-    run = jaxpr_as_fun(
+    others = [x for x in jaxpr.eqns if x.primitive.name != "argmax"]
+    scores = jaxpr_as_fun(
         ClosedJaxpr(jaxpr.replace(outvars=[x.invars[0] for x in picks]), program.closed.consts)
     )
+    picked = jaxpr.replace(
+        invars=[*jaxpr.invars, *(x.outvars[0] for x in picks)],
+        eqns=others,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    finish = jaxpr_as_fun(ClosedJaxpr(picked, program.closed.consts))
 
-    def scores(feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        numbers = map(np.asarray, run(*feed.values()))
-        return [np.moveaxis(x, pick.params["axes"][0], -1) for x, pick in zip(numbers, picks, strict=True)]
+    def run(feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        numbers = map(np.asarray, scores(*feed.values()))
+        taken = [_runner_up(x, pick.params) for x, pick in zip(numbers, picks, strict=True)]
+        return dict(zip(program.outputs, map(np.asarray, finish(*feed.values(), *taken)), strict=True))
 
-    return scores
+    return run
 
 
-def _has_tie(numbers: np.ndarray) -> bool:
-    """Report whether the two best of some row are as good as equal."""
-    best = np.sort(numbers, axis=-1)[..., -2:]
-    return bool(np.any(best[..., -1] - best[..., 0] <= TOLERANCE * np.maximum(1.0, np.abs(best[..., -1]))))
+def _runner_up(numbers: np.ndarray, pick: Mapping[str, Any]) -> np.ndarray:
+    """Return the index of the second of each row, where it is as good as the best; else that of the best."""
+    rows = np.moveaxis(numbers, pick["axes"][0], -1)
+    # The first of equals is the best, as `argmax` has it.
+    order = np.argsort(-rows, axis=-1, kind="stable")[..., :2]
+    best = np.take_along_axis(rows, order, axis=-1)
+    is_tie = best[..., 0] - best[..., -1] <= TOLERANCE * np.maximum(1.0, np.abs(best[..., 0]))
+    return np.where(is_tie, order[..., -1], order[..., 0]).astype(pick["index_dtype"])
