@@ -65,6 +65,7 @@ def test_names_shapes_and_origin_are_in_both_files(files, run):
     summary = json.loads((run / "summary.json").read_text())
     assert (written["seed"], written["run"], written["rate"]) == (1, "run", 50.0)
     assert written["score"] == summary["absolute"]["returns"][1]
+    assert written["parameters_sha256"] == summary["parameters_sha256"][1]
     properties = {x.key: x.value for x in model.metadata_props}
     assert properties.keys() == written.keys()
     assert json.loads(properties["inputs"]) == written["inputs"]
@@ -250,6 +251,7 @@ REFUSED = {
     "no file was named": [],
     "takes one run and one file": ["policy.onnx", "other.onnx"],
     "there is no directory": ["nowhere/policy.onnx"],
+    "'to_nowhere.onnx' exists": ["to_nowhere.onnx"],
     "which": ["policy.onnx", "--checkpoint", "last", "--which", "last"],
 }
 
@@ -258,11 +260,12 @@ REFUSED = {
 def test_a_bad_argument_is_one_sentence_and_nothing_is_written(run, tmp_path, monkeypatch, capsys, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken.json").write_text("{}")
+    (tmp_path / "to_nowhere.onnx").symlink_to("nothing")
     assert main(["export", str(run), *REFUSED[sentence]]) == 2
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
-    assert [x.name for x in tmp_path.iterdir()] == ["taken.json"]
+    assert {x.name for x in tmp_path.iterdir()} == {"taken.json", "to_nowhere.onnx"}
 
 
 def refused(path, *arguments, capsys):
@@ -362,7 +365,16 @@ def test_the_converter_is_asked_for_by_its_extra(run, tmp_path, monkeypatch, cap
     error = refused(tmp_path, run, "--check", "10", capsys=capsys)
     assert sentence in error
     assert install_command("export") in error
-    shoal.export(run, tmp_path / "policy.jaxexport")  # needs none
+    shoal.export(run, tmp_path / "policy.jaxexport")  # does not need it
+
+
+def test_what_jax_writes_by_is_asked_for_by_the_extra_too(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    assert main(["export", str(run), str(tmp_path / "policy.jaxexport")]) == 2
+    error = capsys.readouterr().err
+    assert "exporting to .jaxexport needs flatbuffers, which is not installed" in error
+    assert install_command("export") in error
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -393,6 +405,9 @@ def test_of_a_run_that_was_killed_the_best_so_far_is_written_and_its_checkpoint_
     assert "the same policy" in told.out
     description = json.loads((tmp_path / "policy.json").read_text())
     assert (description["policy"], description["steps"]) == (f"best (checkpoint {steps:,})", steps)
+    last = shoal.export(run, tmp_path / "last.jaxexport", which="last").description
+    assert description["score"] is not None
+    assert last["score"] is None  # the checkpoint has that of the best one alone
 
 
 def test_no_file_is_left_where_one_cannot_be_written(run, tmp_path, monkeypatch):

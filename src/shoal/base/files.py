@@ -131,7 +131,7 @@ def require_output(path: Path, force: bool, argument: str) -> None:
     Raises:
       ShoalError: it exists without `force`, or something is in the way.
     """
-    if path.exists() and not path.is_dir() and not force:
+    if os.path.lexists(path) and not path.is_dir() and not force:  # a link to nothing exists too
         raise ShoalError(f"{argument} exists; give another name, or --force (force=True) to replace it.")
     if obstacle := find_obstacle(path):
         raise ShoalError(f"{argument} cannot be written: {obstacle}.")

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import require_output, write_whole_file
+from shoal.base.imports import import_package
 from shoal.base.user_errors import reports_user_code
 from shoal.config import arguments
 from shoal.config.traced import on_host
@@ -24,6 +26,8 @@ from shoal.records.json_files import json_text
 from shoal.runs.policies.load import find, load_policy
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import Environment
+
+OLDEST_FLATBUFFERS = "23.5.26"
 
 
 class Exported(NamedTuple):
@@ -95,7 +99,9 @@ def export(
     card = model_card(path, description, str(result or ""))
     with contextlib.ExitStack() as stack:  # all three are complete before the first gets its name
         for file, data in zip(files, (content, json_text(description).encode(), card.encode()), strict=True):
-            stack.enter_context(write_whole_file(file, parents=False, new=not force)).write(data)
+            written = stack.enter_context(write_whole_file(file, parents=False, new=not force))
+            written.write(data)
+            written.flush()
     return Exported(path, description, result)
 
 
@@ -149,6 +155,11 @@ def _run_onnx(content: bytes, program: Program) -> Runner:
     return lambda feed: dict(zip(program.outputs, session.run(list(program.outputs), feed), strict=True))
 
 
+def _serializer() -> ModuleType:
+    # JAX does not require it, and imports it where it writes or reads a program.
+    return import_package("exporting to .jaxexport needs", "flatbuffers", "export", OLDEST_FLATBUFFERS)
+
+
 def _write_jax(program: Program, _: dict[str, Any]) -> bytes:
     def step(inputs: dict[str, Any]) -> dict[str, Any]:
         outputs = jaxpr_as_fun(program.closed)(*(inputs[name] for name in program.inputs))
@@ -165,5 +176,5 @@ def _run_jax(content: bytes, _: Program) -> Runner:
 
 FORMS = {
     ".onnx": _Form(onnx_file.converter, _write_onnx, _run_onnx),
-    ".jaxexport": _Form(lambda: None, _write_jax, _run_jax),
+    ".jaxexport": _Form(_serializer, _write_jax, _run_jax),
 }

@@ -46,7 +46,7 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
         **({NOISE: NOISES[program.noise]} if program.draw else {}),
         **origin,
         "versions": versions(),
-        "parameters_sha256": parameters_sha256({name: x[None] for name, x in leaves.items()}),
+        "parameters_sha256": parameters_sha256(leaves),
         **metadata_of(policy.environment),
     }
     return {name: to_jsonable(x, not_finite=to_null) for name, x in description.items()}
@@ -59,7 +59,9 @@ def origin_of(stored: StoredPolicies, place: int, path: Path) -> dict[str, Any]:
       path: the directory of the run, or of the sweep that it is a part of.
     """
     directory, experiment, member = stored.directory, stored.experiment, stored.members[place]
-    steps, scores, interval = stored.checkpoint, stored.scores, None
+    steps, interval = stored.checkpoint, None
+    # Those of a run that has not finished are of its best policies.
+    scores = stored.scores if stored.which != "last" else ()
     if steps is None:
         summary = directory.load_summary() if (directory.path / SUMMARY).is_file() else {}
         part = "absolute" if stored.which == "best" else "final"
