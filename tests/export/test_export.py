@@ -66,6 +66,7 @@ def test_names_shapes_and_origin_are_in_both_files(files, run):
     assert (written["seed"], written["run"], written["rate"]) == (1, "run", 50.0)
     assert written["score"] == summary["absolute"]["returns"][1]
     assert written["parameters_sha256"] == summary["parameters_sha256"][1]
+    assert written["versions"]["jax2onnx"] == importlib.metadata.version("jax2onnx")
     properties = {x.key: x.value for x in model.metadata_props}
     assert properties.keys() == written.keys()
     assert json.loads(properties["inputs"]) == written["inputs"]

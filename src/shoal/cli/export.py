@@ -30,7 +30,7 @@ class ExportFlags:
     checkpoint: str = ""
     """Writes the policy of this checkpoint instead: its environment steps, best or last."""
     seed: int = -1
-    """Writes the policy of this seed; -1 writes the one with the best score."""
+    """Writes the policy of this seed; -1 writes the one with the best evaluation in training."""
     label: str = ""
     """Writes a policy of this label, in a run or a sweep of several settings."""
     batch: int = 1

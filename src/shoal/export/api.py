@@ -91,7 +91,7 @@ def export(
         policy, which=which, checkpoint=checkpoint, seed=seed, label=label, environment=environment
     )
     program = make_program(loaded, batch, sample=arguments.boolean("sample", sample))
-    description = describe(loaded, program, origin)
+    description = describe(loaded, program, origin, form.packages)
     content = form.write(program, description)
     result = compare(loaded, program, form.runner(content, program), steps) if steps else None
     if result is not None:
@@ -140,6 +140,7 @@ class _Form(NamedTuple):
     require: Callable[[], object]  # raises where its packages are missing
     write: Callable[[Program, dict[str, Any]], bytes]
     runner: Callable[[bytes, Program], Runner]
+    packages: tuple[str, ...] = ()  # that write it, besides Shoal's own
 
 
 def _write_onnx(program: Program, description: dict[str, Any]) -> bytes:
@@ -175,6 +176,6 @@ def _run_jax(content: bytes, _: Program) -> Runner:
 
 
 FORMS = {
-    ".onnx": _Form(onnx_file.converter, _write_onnx, _run_onnx),
+    ".onnx": _Form(onnx_file.converter, _write_onnx, _run_onnx, ("jax2onnx", "onnx")),
     ".jaxexport": _Form(_serializer, _write_jax, _run_jax),
 }

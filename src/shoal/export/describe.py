@@ -1,7 +1,7 @@
 """What a file of a policy says about it: for programs, and as a model card for people."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,14 @@ SIX_MONTHS = (
 NOISES = {"uniform": "uniform on [0, 1)", "normal": "standard normal"}
 
 
-def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a file says of its policy, as values of JSON."""
+def describe(
+    policy: TrainedPolicy, program: Program, origin: Mapping[str, Any], packages: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what a file says of its policy, as values of JSON.
+
+    Args:
+      packages: the names of those that write the file, besides Shoal's own.
+    """
     actions = policy.spec.action_space
     of_actions = (
         {f"{ACTIONS}_{k}": x for k, x in actions.items()} if isinstance(actions, Dict) else {ACTIONS: actions}
@@ -45,7 +51,7 @@ def describe(policy: TrainedPolicy, program: Program, origin: Mapping[str, Any])
         "mode": "sampled" if program.draw else "greedy",
         **({NOISE: NOISES[program.noise]} if program.draw else {}),
         **origin,
-        "versions": versions(),
+        "versions": versions(packages),
         "parameters_sha256": parameters_sha256(leaves),
         **metadata_of(policy.environment),
     }

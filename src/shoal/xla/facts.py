@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ def summary_facts() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run's numbers depend on."""
+def versions(others: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python, of the packages that a run's numbers depend on, and of others."""
     return {"python": platform.python_version()} | {
-        name: importlib.metadata.version(name) for name in PACKAGES
+        name: importlib.metadata.version(name) for name in (*PACKAGES, *others)
     }
 
 
