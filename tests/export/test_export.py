@@ -134,6 +134,18 @@ def test_a_tie_of_one_agent_excuses_no_other(agents, is_same):
     assert (check.is_same, check.ties, check.other) == (is_same, 3 * is_same, 3 * (not is_same))
 
 
+def test_the_flag_of_an_episodes_first_step_is_found_in_trials_too():
+    shown = {
+        "core": "gru",
+        "core_size": 8,
+        "hidden_sizes": (8,),
+        "first_flag": True,
+        "memory_lasts": "episode",
+    }
+    policy = random_policy(Trial(Drawn(), 3), **shown)
+    assert "first" in make_program(policy).inputs
+
+
 def test_several_observations_are_acted_on_at_once():
     policy = random_policy(Drawn(), core="lstm", core_size=8, core_layers=2)
     program = make_program(policy, 5)

@@ -15,7 +15,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.export.simplify import simplify
 from shoal.runs.policies.trained_policy import PolicyMemory, TrainedPolicy, repeated
-from shoal.types import Array, PyTree, TimeStep
+from shoal.types import EPISODE_ENDED, Array, PyTree, TimeStep
 from shoal.types.spaces import Dict, zeros
 from shoal.xla.hoisting import split_by_key
 
@@ -198,6 +198,10 @@ def _reads_first(policy: TrainedPolicy, step: Step, leaves: Arrays, inputs: Arra
     for key in map(jax.random.key, range(3)):
         drawn = entries(policy, policy.spec.of_actor.observation_space.sample(key))
         given = inputs | {name: jnp.broadcast_to(x, inputs[name].shape) for name, x in drawn.items()}
+        if (
+            EPISODE_ENDED in given
+        ):  # within a trial such a step may be the first of an episode, whatever it is told
+            given[EPISODE_ENDED] = jnp.zeros_like(given[EPISODE_ENDED])
         told = run(key, policy.parameters, leaves, given)
         untold = run(key, policy.parameters, leaves, given | {"first": jnp.zeros_like(first)})
         if not all(map(np.array_equal, jax.tree.leaves(told), jax.tree.leaves(untold))):
