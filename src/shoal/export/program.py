@@ -198,9 +198,7 @@ def _reads_first(policy: TrainedPolicy, step: Step, leaves: Arrays, inputs: Arra
     for key in map(jax.random.key, range(3)):
         drawn = entries(policy, policy.spec.of_actor.observation_space.sample(key))
         given = inputs | {name: jnp.broadcast_to(x, inputs[name].shape) for name, x in drawn.items()}
-        if (
-            EPISODE_ENDED in given
-        ):  # within a trial such a step may be the first of an episode, whatever it is told
+        if EPISODE_ENDED in given:  # where it is 1, the step is a first one whatever it is told
             given[EPISODE_ENDED] = jnp.zeros_like(given[EPISODE_ENDED])
         told = run(key, policy.parameters, leaves, given)
         untold = run(key, policy.parameters, leaves, given | {"first": jnp.zeros_like(first)})
