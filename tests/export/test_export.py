@@ -103,6 +103,19 @@ def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, 
     assert said["interval_of_seeds"] == own["absolute"]["interval"] != summary["absolute"]["interval"]
 
 
+def test_a_setting_that_was_stopped_early_says_its_own_steps(tmp_path):
+    settings = {"grid": {"learning_rate": [0.001, 0.1]}, "halving": 2, "min_steps": 128, "confirm_seeds": 0}
+    sizes = SIZES | {"total_steps": 512, "num_evals": 4}
+    shoal.sweep(
+        "CartPole-v1", run_dir=tmp_path / "search", hidden_sizes=(8,), progress=False, **settings, **sizes
+    )
+    run, steps = tmp_path / "search" / "runs" / "000", set()
+    for label in ("0 learning_rate=0.001", "1 learning_rate=0.1"):
+        said = shoal.export(run, tmp_path / f"{label}.jaxexport", which="last", label=label).description
+        steps.add(said["steps"])
+    assert steps == {128, 512}
+
+
 @pytest.mark.parametrize("name", ["normal", "uniform"])
 def test_noise_has_the_distribution_that_the_file_says(name):
     policy = random_policy(Drawn(action_space=Box(-2.0, 3.0, (2,))) if name == "normal" else Drawn())

@@ -74,9 +74,8 @@ def origin_of(stored: StoredPolicies, place: int, path: Path) -> dict[str, Any]:
         scores = (summary.get(part) or {}).get("returns", ())
         own = [x for x in summary.get("members", ()) if member.label and x["label"] == member.label]
         interval = ((*own, summary)[0].get(part) or {}).get("interval")  # of a setting over its own seeds
-        steps = summary.get("steps_per_seed")
-        if stored.which == "best":
-            steps = directory.load_policy("best")[1]["updates"][place] * experiment.run.steps_per_update
+        # Of the member itself, since one that was stopped has made fewer than the others.
+        steps = directory.load_policy(stored.which)[1]["updates"][place] * experiment.run.steps_per_update
     return {
         "environment": experiment.environment_name,
         "algorithm": experiment.algorithm,

@@ -21,7 +21,7 @@ from shoal.xla.hoisting import split_by_key
 
 ACTIONS, MASK, NOISE = "actions", "action_mask", "noise"
 # Names of other arrays.
-OF_OTHERS = re.compile(r"reward|first|alive|noise|action_mask.*|actions.*|.*_in|.*_out")
+OF_OTHERS = re.compile(r"(obs_)*(reward|first|alive|noise|action_mask.*|actions.*|.*_in|.*_out)")
 DRAWS = 10_000  # by which the distribution of noise is recognised
 Arrays = dict[str, Any]
 # Of a key or noise, parameters, the memory's leaves, and inputs, to actions and the leaves after it.

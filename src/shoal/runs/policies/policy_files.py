@@ -64,7 +64,8 @@ def save_last(directory: RunDirectory, population: Run, members: Members) -> Non
       ShoalError: they cannot be written.
     """
     leaves = _prefixed_leaves(jax.device_get(_last_trees(population)))
-    directory.save_policy("last", leaves, _metadata(population, members))
+    metadata = _metadata(population, members) | {"updates": np.asarray(population.updates).tolist()}
+    directory.save_policy("last", leaves, metadata)
 
 
 def _metadata(population: Run, members: Members) -> dict[str, Any]:
