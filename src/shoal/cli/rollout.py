@@ -28,7 +28,10 @@ class RolloutFlags:
     """The flags of a rollout."""
 
     repeated: ClassVar = ("config",)
-    needs: ClassVar[Table] = {"greedy": (Needs("policy", other_than=("",), such_as="runs/first"),)}
+    needs: ClassVar[Table] = {
+        "greedy": (Needs("policy", other_than=("",), such_as="runs/first"),),
+        "force": (Needs("parts", other_than=("",), such_as="data"),),
+    }
 
     config: tuple[str, ...] = ()
     """Uses the environment of this run directory, file or recipe (mountain_car), and the flags in its table [rollout],
@@ -49,6 +52,11 @@ class RolloutFlags:
     """Uses this many devices of the machine; 0 uses all."""
     save: str = ""
     """Writes the whole data to this file, such as data.npz: observations, actions, rewards, discounts, first, last."""
+    parts: str = ""
+    """Writes the same data to this directory in parts, which are complete one after the other; the same command
+    continues a rollout that was interrupted."""
+    force: bool = False
+    """Replaces another rollout in the directory (parts)."""
     json: bool = False
     """Prints the statistics as JSON."""
 
@@ -77,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
             seed=settings.seed,
             devices=settings.devices,
             save=settings.save or None,
+            parts=settings.parts or None,
+            force=settings.force,
             greedy=settings.greedy,
             environment_parameters=parameters,
         )

@@ -34,10 +34,10 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 
 
 class Lock:
-    """A run directory's lock, as a context manager."""
+    """A run directory's lock, as a context manager; `what` is what a message calls it."""
 
-    def __init__(self, directory: Path | str):
-        self._name = f"run directory {str(directory)!r}"
+    def __init__(self, directory: Path | str, what: str = "run directory"):
+        self._name = f"{what} {str(directory)!r}"
         self._path = Path(directory) / LOCK
         self._lock = FileLock(
             self._path,

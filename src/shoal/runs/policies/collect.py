@@ -31,6 +31,7 @@ from shoal.engine.rollout_statistics import (
     start_environments,
 )
 from shoal.engine.run import ENV_AXIS
+from shoal.runs.policies.rollout_parts import PartsWriter, RolloutParts, copy_rows
 from shoal.types import Array, Environment, PyTree, TimeStep
 from shoal.xla import machine
 from shoal.xla.backend import compile_ahead, jit_is_disabled
@@ -51,7 +52,8 @@ class RolloutResult:
       steps_per_second: environment steps of all environments divided by `seconds`.
       seconds: wall time of the steps (including the copy to the host, where data is saved).
       compile_seconds: wall time of compiling, which is not in `seconds`.
-      data: the saved data, by name; None if nothing was saved.
+      data: the saved data, by name, or its parts; None if nothing was saved.
+      path: the file or the directory of the data.
     """
 
     num_envs: int
@@ -65,7 +67,7 @@ class RolloutResult:
     seconds: float
     compile_seconds: float
     agent_returns: tuple[float, ...] = ()
-    data: dict[str, np.ndarray] | None = dataclasses.field(default=None, repr=False)
+    data: dict[str, np.ndarray] | RolloutParts | None = dataclasses.field(default=None, repr=False)
     path: Path | None = None
 
     @property
@@ -89,6 +91,7 @@ def collect(
     num_steps: int,
     greedy: bool = False,
     save: Path | None = None,
+    parts: PartsWriter | None = None,
 ) -> RolloutResult:
     """Make T steps of N environments.
 
@@ -100,6 +103,7 @@ def collect(
       save: an .npz file for the whole data, which then passes through the host's memory. It has T+1
         `observations`, `rewards`, `discounts`, `first` and `last` (and `action_masks` and `alive`), and T `actions`,
         with the axes [T, N, ...]: action t was taken at observation t, and led to reward t+1.
+      parts: writes the same data part by part instead, so that the host's memory does not grow with T.
     Raises:
       ShoalError: the file cannot be written, or a number is not finite for a reason that the environment explains.
     """
@@ -107,16 +111,20 @@ def collect(
         devices = devices[:1]
     num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
     mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
-    with write_whole_file(save) if save else contextlib.nullcontext() as file:
+    with write_whole_file(save) if save else parts or contextlib.nullcontext() as file:
         start_time = time.perf_counter()
         # Arrays are placed where the programs need them, so that no call has to move them.
         start = compile_ahead(start_environments, environment, actor, key, num_envs=num_envs, mesh=mesh)
         states = start(environment, actor, key)
-        rows = 0 if save is None else _recorded_steps_per_call(states, environment, num_steps)
+        row_bytes = _row_bytes(states, environment)
+        rows = 0 if file is None else _recorded_steps_per_call(row_bytes, num_envs, num_steps)
         steps_per_call = rows or max(1, min(num_steps, MAX_STEPS_PER_CALL // num_envs))
         arguments = (environment, actor, states, key, jnp.int32(0), jnp.int32(0))
         advance = compile_ahead(advance_environments, *arguments, rows=rows, greedy=greedy, mesh=mesh)
-        record = Record(states.timestep, num_steps) if save else None
+        record = Record(states.timestep, num_steps) if save else parts
+        if parts:
+            start_rows = jax.device_get(struct.named_leaves(recorded_fields(states.timestep)))
+            parts.start(start_rows, row_bytes, num_steps, rows)
         compile_seconds = time.perf_counter() - start_time
 
         start_time = time.perf_counter()
@@ -126,7 +134,7 @@ def collect(
         seconds = time.perf_counter() - start_time
         if reason := explanation(environment, states.faults):
             raise ShoalError(f"a number was not finite in {reason}.")
-        if file is not None and record is not None:
+        if isinstance(record, Record):
             np.savez(file, allow_pickle=False, **record.arrays)
     return RolloutResult(
         num_envs=num_envs,
@@ -135,8 +143,8 @@ def collect(
         steps_per_second=num_envs * num_steps / seconds,
         seconds=seconds,
         compile_seconds=compile_seconds,
-        data=record.arrays if record else None,
-        path=save,
+        data=record.arrays if isinstance(record, Record) else parts and RolloutParts(parts.directory),
+        path=parts.directory if parts else save,
         **_episode_statistics(*ended),
     )
 
@@ -147,7 +155,7 @@ def _step_in_chunks(
     key: Array,
     starts: range,
     num_steps: int,
-    record: "Record | None",
+    record: "Record | PartsWriter | None",
 ) -> tuple[EnvironmentStates, np.ndarray]:
     """Step in chunks that begin at `starts`; return the states, and the sums of `EndedEpisodes`."""
     ended: Any = 0.0
@@ -188,12 +196,16 @@ def _episode_statistics(
     }
 
 
-def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment, num_steps: int) -> int:
-    """Return the number of steps that are recorded on the devices before they are copied to the host."""
+def _row_bytes(states: EnvironmentStates, environment: Environment) -> int:
+    """Return the bytes of the data of a step of all environments."""
     actions = jax.eval_shape(environment.action_space.sample, jax.random.key(0))
-    row_bytes = sum(x.nbytes for x in jax.tree.leaves(recorded_fields(states.timestep)))
     num_envs = states.timestep.last.shape[0]
-    row_bytes += sum(num_envs * x.size * x.dtype.itemsize for x in jax.tree.leaves(actions))
+    row_bytes = sum(x.nbytes for x in jax.tree.leaves(recorded_fields(states.timestep)))
+    return row_bytes + sum(num_envs * x.size * x.dtype.itemsize for x in jax.tree.leaves(actions))
+
+
+def _recorded_steps_per_call(row_bytes: int, num_envs: int, num_steps: int) -> int:
+    """Return the number of steps that are recorded on the devices before they are copied to the host."""
     return max(1, min(num_steps, MAX_RECORDED_BYTES // row_bytes, MAX_STEPS_PER_CALL // num_envs))
 
 
@@ -215,14 +227,8 @@ class Record:
         """Store the steps `start` to `stop - 1`."""
         actions, timesteps = chunk
         for name, x in struct.named_leaves(timesteps).items():
-            self._copy(x, self.arrays[name][start + 1 : stop + 1])
+            copy_rows(x, self.arrays[name][start + 1 : stop + 1])
         for name, x in struct.named_leaves({"actions": actions}).items():
             if name not in self.arrays:
                 self.arrays[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
-            self._copy(x, self.arrays[name][start:stop])
-
-    @staticmethod
-    def _copy(x: Array, rows: np.ndarray) -> None:
-        """Copy the first rows from each device by itself: JAX would first put them together in another array."""
-        for shard in x.addressable_shards:
-            rows[:, *shard.index[1:]] = np.asarray(shard.data)[: len(rows)]
+            copy_rows(x, self.arrays[name][start:stop])

@@ -6,15 +6,20 @@ from typing import Any
 
 import jax
 
+from shoal.base.errors import ShoalError
 from shoal.config import arguments, struct
 from shoal.config.traced import on_host
+from shoal.envs import describing
+from shoal.records.directory import parameters_sha256
 from shoal.runs.policies import collect
 from shoal.runs.policies.collect import RolloutResult
 from shoal.runs.policies.load import environment_for, policy_of
+from shoal.runs.policies.rollout_parts import PartsWriter
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.runs.train import memory_limits
 from shoal.runs.train.placement import devices_of
 from shoal.types import Environment
+from shoal.xla import facts
 
 
 @on_host
@@ -27,6 +32,8 @@ def rollout(
     seed: int = 0,
     devices: int = 0,
     save: str | Path | None = None,
+    parts: str | Path | None = None,
+    force: bool = False,
     greedy: bool = False,
     environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
@@ -43,27 +50,45 @@ def rollout(
       num_steps: the number of steps of each; an episode that ends is followed by a new one.
       devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
       save: an .npz file that the whole data is written to (see `shoal.runs.policies.collect.collect`).
+      parts: a directory that the same data is written to instead, part by part, so that the host's memory does not
+        grow with `num_steps`; an interrupted rollout of the same settings in it is continued. `data` of the result then
+        maps the parts into memory (see `shoal.runs.policies.rollout_parts`).
+      force: whether another rollout in `parts` is replaced.
       environment_parameters: those parameters of the environment whose names are also arguments here.
     Returns:
       steps per second, and the number, mean return and mean length of the episodes that ended.
     Raises:
-      ShoalError: a size is too small, the environment's spaces are not the policy's, or the file cannot be written.
+      ShoalError: a size is too small, the environment's spaces are not the policy's, or the data cannot be written.
     """
     parameters = arguments.parameters_of_call("environment_parameters", environment_parameters, parameters)
     num_envs = arguments.whole_number("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
     num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
     seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
     file = None if save is None or save == "" else arguments.path("save", save)
+    directory = None if parts is None or parts == "" else arguments.path("parts", parts)
+    if file and directory:
+        raise ShoalError(f"save={str(save)!r} and parts={str(parts)!r} are both given; give one of the two.")
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
-    # Its numbers are data, so that other parameters compile nothing again.
-    environment = struct.as_arrays(environment_for(policy, environment, parameters))
+    world = environment_for(policy, environment, parameters)
+    environment = struct.as_arrays(world)  # its numbers are data, so that other parameters compile nothing again
     bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
     # From shapes alone, so that a size that no memory holds is refused before anything is allocated.
     memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
         bytes_each = num_envs * memory_limits.step_bytes(environment)
         memory_limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
+    settings = {
+        "num_envs": num_envs,
+        "num_steps": num_steps,
+        "seed": seed,
+        "greedy": greedy,
+        "devices": [str(device) for device in used_devices],
+        "versions": facts.versions(),
+    }
+    if directory:
+        settings["environment"] = describing.description_to_json(describing.describe(world))
+        settings["policy"] = policy and parameters_sha256(struct.named_leaves(policy.parameters))
     with memory_limits.report_out_of_memory():
         return collect.collect(
             environment,
@@ -74,4 +99,5 @@ def rollout(
             num_steps=num_steps,
             greedy=greedy,
             save=file,
+            parts=PartsWriter(directory, settings, force=arguments.boolean("force", force)) if directory else None,
         )
