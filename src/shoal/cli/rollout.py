@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
             devices=settings.devices,
             save=settings.save or None,
             parts=settings.parts or None,
-            force=settings.force,
+            overwrite=settings.force,
             greedy=settings.greedy,
             environment_parameters=parameters,
         )

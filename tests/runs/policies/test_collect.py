@@ -1,3 +1,8 @@
+import json
+import subprocess
+import sys
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +15,8 @@ from shoal.algos.ppo_config import PPOConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_settings
 from shoal.config.struct import as_arrays
-from shoal.runs.policies import collect
+from shoal.runs.policies import collect, rollout_parts
+from shoal.runs.policies.rollout_parts import RolloutParts
 from shoal.runs.policies.trained_policy import TrainedPolicy
 from shoal.types import Clock, spec_of
 from shoal.types.spaces import Box, Discrete
@@ -240,3 +246,146 @@ def test_a_file_that_is_there_stays_until_the_new_one_is_whole(tmp_path, monkeyp
         shoal.rollout("probe/action", num_envs=2, num_steps=3, save=path)
     assert [x.name for x in tmp_path.iterdir()] == ["x.npz"]
     assert path.read_bytes() == b"old"
+
+
+# ---- in parts
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Calls of a few steps, and parts of two or more calls."""
+    monkeypatch.setattr(collect, "MAX_RECORDED_BYTES", 2**11)
+    monkeypatch.setattr(rollout_parts, "PART_BYTES", 2**13)
+
+
+def assert_same_data(parts, whole):
+    assert parts.index["steps"] == parts.index["num_steps"] == len(whole["actions"])
+    for name, x in whole.items():
+        pieces = [part[name] for part in parts]
+        assert all(isinstance(piece, np.memmap) for piece in pieces)
+        joined = np.concatenate(pieces)
+        assert (joined.dtype, joined.shape) == (x.dtype, x.shape)
+        assert joined.tobytes() == x.tobytes()
+    assert parts.index["arrays"].keys() == whole.keys()
+
+
+WORLDS = {
+    "one device": ("CartPole-v1", {"devices": 1}),
+    "two devices": ("CartPole-v1", {}),
+    "Dict and masks": (Masked(), {}),
+    "several agents": ("mpe/simple_spread", {}),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "two devices",
+        *(pytest.param(kind, marks=pytest.mark.full) for kind in WORLDS if kind != "two devices"),
+    ],
+)
+def test_parts_behind_each_other_are_the_whole_data(tmp_path, small_parts, kind):
+    world, settings = WORLDS[kind]
+    settings = {"num_envs": 4, "num_steps": 203, "seed": 3} | settings
+    whole = shoal.rollout(world, save=tmp_path / "x.npz", **settings)
+    parts = shoal.rollout(world, parts=tmp_path / "parts", **settings)
+    assert (parts.path, parts.return_mean) == (tmp_path / "parts", whole.return_mean) or whole.episodes == 0
+    assert len(parts.data) > 1
+    assert_same_data(parts.data, whole.data)
+
+
+@pytest.mark.full
+def test_parts_of_a_policy_with_memory(tmp_path, small_parts):
+    settings = {"correlated_noise": True, "noise_correlation": 0.99, "action_scaling": "clip"}
+    policy = untrained(shoal.make("Pendulum-v1"), initial_std=0.3, **settings)
+    sizes = {"num_envs": 4, "num_steps": 203}
+    whole = shoal.rollout(None, policy, save=tmp_path / "x.npz", **sizes)
+    assert_same_data(shoal.rollout(None, policy, parts=tmp_path / "parts", **sizes).data, whole.data)
+
+
+def in_parts(path, **settings):
+    return shoal.rollout("CartPole-v1", **{"num_envs": 4, "num_steps": 301, "parts": path} | settings)
+
+
+@pytest.fixture
+def interrupted(tmp_path, small_parts, monkeypatch):
+    """A rollout that a full disk ended within the third part."""
+    write, rest = rollout_parts._bytes_of, iter(range(50))
+
+    def bytes_of(array):
+        if next(rest, None) is None:
+            raise OSError(28, "No space left on device")
+        return write(array)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rollout_parts, "_bytes_of", bytes_of)
+        with pytest.raises(
+            ShoalError, match=r"^part \d of .*parts cannot be written: No space left .* bytes\.$"
+        ):
+            in_parts(tmp_path / "parts")
+    return tmp_path / "parts"
+
+
+@pytest.mark.full
+def test_an_interrupted_rollout_leaves_complete_parts_and_is_continued(interrupted, tmp_path):
+    found = RolloutParts(interrupted)
+    assert 0 < len(found) and 0 < found.index["steps"] < 301
+    assert not list(interrupted.glob(".*.tmp"))
+    assert {int(path.suffixes[0][1:]) for path in interrupted.glob("*.npy")} == set(range(len(found)))
+    (interrupted / ".rewards.000007.npy.123.tmp").write_bytes(b"of a killed process")
+    before = {path: path.stat().st_mtime_ns for path in interrupted.glob("*.npy")}
+    result = in_parts(interrupted)
+    assert_same_data(
+        result.data, shoal.rollout("CartPole-v1", num_envs=4, num_steps=301, save=tmp_path / "x.npz").data
+    )
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert not list(interrupted.glob(".*.tmp"))
+
+
+@pytest.mark.full
+def test_what_cannot_be_continued_is_refused_in_a_sentence(interrupted, monkeypatch):
+    with pytest.raises(ShoalError, match=r"holds another rollout, whose seed differs; .*\(overwrite=True\)"):
+        in_parts(interrupted, seed=1)
+    last = rollout_parts.file_of(interrupted, "rewards", len(RolloutParts(interrupted)) - 1)
+    data = last.read_bytes()
+    last.write_bytes(data[:-1] + b"\1")
+    with pytest.raises(
+        ShoalError, match="holds other data than this rollout makes: rewards differs at the end"
+    ):
+        in_parts(interrupted)
+    assert in_parts(interrupted, overwrite=True).data.index["steps"] == 301
+    with pytest.raises(ShoalError, match="holds this rollout, complete; name another directory"):
+        in_parts(interrupted)
+    assert in_parts(interrupted, seed=1, num_steps=5, overwrite=True).data.index["steps"] == 5
+    assert {path.suffixes[0] for path in interrupted.glob("*.npy")} == {".000000"}
+    other = interrupted.parent / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    with pytest.raises(ShoalError, match="holds other files; name a new directory"):
+        in_parts(other, overwrite=True)
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+    with pytest.raises(ShoalError, match="are both given; give one of the two"):
+        in_parts(other, save="x.npz")
+    monkeypatch.setattr(rollout_parts, "free_bytes", lambda _: 1000)
+    with pytest.raises(
+        ShoalError, match=r"too little space: the steps .* take 40,936 bytes, and 1,000 are free"
+    ):
+        in_parts(interrupted.parent / "new")
+
+
+@pytest.mark.full
+def test_a_killed_rollout_is_continued(tmp_path):
+    words = ["CartPole-v1", "--envs", "64", "--steps", "1_000_000", "--parts", "parts", "--json"]
+    command = [sys.executable, "-m", "shoal", "rollout", *words]
+    path = tmp_path / "parts"
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while not path.exists() or not rollout_parts.file_of(path, "rewards", 0).exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert len(RolloutParts(path)) < 8
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    parts = RolloutParts(path)
+    assert json.loads(done.stdout)["num_steps"] == sum(len(part["actions"]) for part in parts) == 1_000_000
+    assert not list(path.glob(".*.tmp"))

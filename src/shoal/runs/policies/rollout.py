@@ -33,7 +33,7 @@ def rollout(
     devices: int = 0,
     save: str | Path | None = None,
     parts: str | Path | None = None,
-    force: bool = False,
+    overwrite: bool = False,
     greedy: bool = False,
     environment_parameters: Mapping[str, Any] | None = None,
     **parameters: Any,
@@ -53,7 +53,7 @@ def rollout(
       parts: a directory that the same data is written to instead, part by part, so that the host's memory does not
         grow with `num_steps`; an interrupted rollout of the same settings in it is continued. `data` of the result then
         maps the parts into memory (see `shoal.runs.policies.rollout_parts`).
-      force: whether another rollout in `parts` is replaced.
+      overwrite: whether another rollout in `parts` is replaced.
       environment_parameters: those parameters of the environment whose names are also arguments here.
     Returns:
       steps per second, and the number, mean return and mean length of the episodes that ended.
@@ -71,7 +71,9 @@ def rollout(
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
     world = environment_for(policy, environment, parameters)
-    environment = struct.as_arrays(world)  # its numbers are data, so that other parameters compile nothing again
+    environment = struct.as_arrays(
+        world
+    )  # its numbers are data, so that other parameters compile nothing again
     bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
     # From shapes alone, so that a size that no memory holds is refused before anything is allocated.
     memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
@@ -99,5 +101,7 @@ def rollout(
             num_steps=num_steps,
             greedy=greedy,
             save=file,
-            parts=PartsWriter(directory, settings, force=arguments.boolean("force", force)) if directory else None,
+            parts=PartsWriter(directory, settings, overwrite=arguments.boolean("overwrite", overwrite))
+            if directory
+            else None,
         )

@@ -14,7 +14,7 @@ compares the last of them with the files before it goes on.
 import contextlib
 import math
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,12 @@ from shoal.types import Array, PyTree
 
 INDEX, FORMAT = "index.json", "shoal-rollout-1"
 PART_BYTES = 2**28
-PROGRESS = ("parts", "steps", "part_steps", "arrays")  # entries of the index that grow; the others are settings
+PROGRESS = (
+    "parts",
+    "steps",
+    "part_steps",
+    "arrays",
+)  # entries of the index that grow; the others are settings
 
 
 class RolloutParts(Sequence[dict[str, np.ndarray]]):
@@ -66,11 +71,11 @@ class PartsWriter:
 
     Args:
       settings: what the data depends on, as JSON values.
-      force: whether a rollout that is there is replaced, unless it can be continued.
+      overwrite: whether a rollout that is there is replaced, also one that could be continued.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, object], *, force: bool = False):
-        self.directory, self.force = directory, force
+    def __init__(self, directory: Path, settings: Mapping[str, object], *, overwrite: bool = False):
+        self.directory, self.overwrite = directory, overwrite
         self.settings = parse_json(json_text({"format": FORMAT, **settings}).encode(), INDEX)
         self.files: dict[str, IO[bytes]] = {}
         self._part, self._opened = contextlib.ExitStack(), contextlib.ExitStack()
@@ -130,7 +135,9 @@ class PartsWriter:
         if part < self.made_before:
             self._compare(rows, part)
             return
-        needed = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in rows.values()) * (end - start + offset)
+        needed = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in rows.values()) * (
+            end - start + offset
+        )
         with report_os_errors(f"part {part} of {self.directory} cannot be written", needed):
             if offset == 0:
                 self._open(part, end - start, rows)
@@ -165,7 +172,7 @@ class PartsWriter:
             if name not in before or before[name][-len(x) :].tobytes() != x.tobytes():
                 raise ShoalError(
                     f"{self.directory} holds other data than this rollout makes: {name} differs at the end of part "
-                    f"{part}; name another directory, or --force (force=True) to replace it."
+                    f"{part}; name another directory, or --force (overwrite=True) to replace it."
                 )
 
     def _check_vacant(self) -> None:
@@ -176,7 +183,7 @@ class PartsWriter:
 
     def _continued(self) -> dict[str, Any] | None:
         """Return the index of an interrupted rollout of the same settings; None if a new one begins."""
-        if not (self.directory / INDEX).exists() or self.force:
+        if not (self.directory / INDEX).exists() or self.overwrite:
             return None
         index = RolloutParts(self.directory).index
         settings = {name: x for name, x in index.items() if name not in PROGRESS}
@@ -184,7 +191,7 @@ class PartsWriter:
         if different or index["steps"] >= index["num_steps"]:
             what = f"another rollout, whose {different[0]} differs" if different else "this rollout, complete"
             raise ShoalError(
-                f"parts={str(self.directory)!r} holds {what}; name another directory, or --force (force=True) to "
+                f"parts={str(self.directory)!r} holds {what}; name another directory, or --force (overwrite=True) to "
                 "replace it."
             )
         return dict(index)

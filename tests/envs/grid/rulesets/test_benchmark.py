@@ -1,9 +1,12 @@
 """Benchmarks: parts of many rulesets, their file, and the words that choose among them."""
 
 import dataclasses
+import hashlib
+import http.server
 import io
 import json
 import os
+import threading
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -17,7 +20,7 @@ from xminigrid import benchmarks
 from shoal import envs
 from shoal.base.errors import ShoalError
 from shoal.envs.grid.engine.goals import GoalKind
-from shoal.envs.grid.rulesets import benchmark_files, selection
+from shoal.envs.grid.rulesets import benchmark_files, published, selection
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.distinct import canonical_keys
 from shoal.envs.grid.rulesets.generation import PUBLISHED
@@ -481,8 +484,9 @@ def folders(tmp_path, monkeypatch):
 
 
 def test_the_names_are_those_that_the_original_publishes():
-    assert benchmark_files.ORIGINALS == benchmarks.NAME2HFFILENAME
-    assert f"/datasets/{benchmarks.HF_REPO_ID}/resolve/main" in benchmark_files.ORIGINALS_URL
+    assert published.FILES == benchmarks.NAME2HFFILENAME
+    assert f"datasets/{benchmarks.HF_REPO_ID}/resolve/main" == published.FOLDER
+    assert published.SHA256.keys() <= set(published.FILES.values())
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -511,14 +515,93 @@ def test_a_published_file_that_is_missing_is_told_so_in_one_sentence(folders, tm
             load("high-3m")
         return str(error.value)
 
-    url = "https://huggingface.co/datasets/Howuhh/xland_minigrid/resolve/main/high_3m_v3"
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    url = "http://127.0.0.1:1/datasets/Howuhh/xland_minigrid/resolve/main/high_3m_v3"
     assert said() == (
-        f"benchmark high-3m is a file that Shoal does not download; get {url} as {folders[0]}/high_3m_v3 or "
-        f"{folders[1]}/high_3m_v3, in whose place SHOAL_DATA and XLAND_MINIGRID_DATA name other folders."
+        f"benchmark high-3m cannot be downloaded from {url}: Connection refused; get it where there is a network, as "
+        f"{folders[0]}/high_3m_v3 or {folders[1]}/high_3m_v3, in whose place SHOAL_DATA and XLAND_MINIGRID_DATA name "
+        "other folders."
     )
+    assert not list(folders[0].iterdir())
     for name in ("SHOAL_DATA", "XLAND_MINIGRID_DATA", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert f" as {tmp_path}/.cache/shoal/data/high_3m_v3 or {tmp_path}/.xland_minigrid/high_3m_v3," in said()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     assert f" as {tmp_path}/other/shoal/data/high_3m_v3 or " in said()
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """A server of files on this machine: what it has, by the file's name; "LENGTH" is what it promises in addition."""
+    content: dict[str, bytes] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            data = content.get(self.path.removeprefix(f"/{published.FOLDER}/"))
+            if data is None:
+                return self.send_error(404)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data) + len(content.get("LENGTH", b""))))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{running.server_port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield content
+        running.shutdown()
+        thread.join()
+
+
+def original_bytes(bench, path) -> bytes:
+    goals, rules, init_tiles = bench.rulesets
+    content = {"goals": goals, "rules": rules, "init_tiles": init_tiles, "num_rules": goals[:, :1]}
+    benchmarks.save_bz2_pickle(content, str(path))
+    return path.read_bytes()
+
+
+def test_a_published_file_is_downloaded_once_and_compared_later(bench, folders, server, tmp_path):
+    server["high_1m_v3"] = original_bytes(bench, tmp_path / "file")
+    assert same(envs.make(NAME, ruleset="high-1m:17").ruleset, bench.ruleset(17))
+    path, record = folders[0] / "high_1m_v3", folders[0] / "high_1m_v3.sha256"
+    assert sorted(folders[0].iterdir()) == [path, record]
+    assert record.read_text().strip() == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path.read_bytes() == server.pop("high_1m_v3")
+    assert same(Benchmark.load("high-1m").rulesets, bench.rulesets)  # without the server's
+    server["high_1m_v3"] = original_bytes(bench[:9], tmp_path / "file")
+    path.write_bytes(server["high_1m_v3"])
+    with pytest.raises(
+        ShoalError, match="is not the file that was downloaded: its SHA-256 is .*; remove the file"
+    ):
+        Benchmark.load("high-1m")
+    path.unlink()
+    with pytest.raises(ShoalError, match="benchmark high-1m is another file than before: .* it was not kept"):
+        Benchmark.load("high-1m")
+    assert list(folders[0].iterdir()) == [record]
+    bench[:5].save(path)  # in Shoal's format, in the place of the original
+    assert len(Benchmark.load("high-1m")) == 5
+
+
+def test_a_download_that_fails_leaves_nothing(bench, folders, server, tmp_path, monkeypatch):
+    def said(name):
+        with pytest.raises(ShoalError) as error:
+            Benchmark.load(name)
+        assert not list(folders[0].iterdir())
+        return str(error.value)
+
+    assert ": Not Found; get it where there is a network, as " in said("high-1m")
+    server["small_1m_v3"] = server["medium_1m_v3"] = original_bytes(bench, tmp_path / "file")
+    assert "benchmark small-1m is another file than before" in said("small-1m")  # than the published one
+    server["LENGTH"] = bytes(100)
+    size = len(server["small_1m_v3"])
+    assert f": it ended after {size:,} of {size + 100:,} bytes; get it" in said("medium-1m")
+    monkeypatch.setattr(benchmark_files, "MAX_BYTES", 99)
+    assert ": it has more than 99 bytes; get it" in said("medium-1m")
+    monkeypatch.setenv("HF_ENDPOINT", "huggingface")
+    assert "unknown url type" in said("medium-1m")

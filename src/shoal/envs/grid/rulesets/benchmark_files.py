@@ -25,7 +25,7 @@ import numpy as np
 
 from shoal.base.errors import ShoalError
 from shoal.base.files import cache_folder, user_path, write_whole_file
-from shoal.envs.grid.rulesets import rulesets
+from shoal.envs.grid.rulesets import published, rulesets
 from shoal.envs.grid.rulesets.rulesets import Ruleset
 from shoal.envs.grid.rulesets.unpickling import damage, unpickle
 
@@ -40,17 +40,6 @@ ZIP, BZ2 = b"PK", b"BZ"  # the first bytes of an .npz, and of a file compressed 
 # bound is the next power of two above both.
 MAX_BYTES = 2**30
 
-# XLand-MiniGrid's published benchmarks, what it calls their files, and where it downloads them (xminigrid 0.9.3).
-ORIGINALS = {
-    "trivial-21k": "trivial_21k",
-    "small-1m": "small_1m_v3",
-    "medium-1m": "medium_1m_v3",
-    "medium-3m": "medium_3m_v3",
-    "high-1m": "high_1m_v3",
-    "high-3m": "high_3m_v3",
-}
-ORIGINALS_URL = "https://huggingface.co/datasets/Howuhh/xland_minigrid/resolve/main"
-
 PLAIN_LIMIT = 2**63  # `about` keeps only numbers of a pickle that are smaller
 # Ways to compress that Python unpacks piece by piece; of others one read may take any memory.
 BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -62,10 +51,13 @@ Contents = tuple[Ruleset, int, Mapping[str, object]]
 def find_file(file: str | Path) -> Path:
     """Return the path of a benchmark's file, which has a path or, as a text, the name of a published benchmark.
 
+    A published one that is in neither folder is downloaded into the first.
+
     Raises:
-      ShoalError: the name is not valid for a file; or the published benchmark is in neither folder.
+      ShoalError: the name is not valid for a file; or the published benchmark cannot be downloaded, or its file is
+        not the one that was.
     """
-    name = ORIGINALS.get(file) if isinstance(file, str) else None
+    name = published.FILES.get(file) if isinstance(file, str) else None
     if name is None:
         return user_path(file, "benchmark")
     own = os.environ.get("SHOAL_DATA") or cache_folder() / "data"
@@ -73,11 +65,10 @@ def find_file(file: str | Path) -> Path:
     paths = [user_path(folder, f"folder of benchmark {file}") / name for folder in (own, original)]
     for path in paths:
         if path.exists():
+            published.check_downloaded(path)
             return path
-    raise ShoalError(
-        f"benchmark {file} is a file that Shoal does not download; get {ORIGINALS_URL}/{name} as {paths[0]} or "
-        f"{paths[1]}, in whose place SHOAL_DATA and XLAND_MINIGRID_DATA name other folders"
-    )
+    published.download(str(file), paths, MAX_BYTES)
+    return paths[0]
 
 
 def check_size(num_bytes: int, what: str) -> None:

@@ -1,6 +1,6 @@
 """Parse `FILE:part` and select rulesets, as the command line and a run's config name them.
 
-FILE is a path, or the name of one of XLand-MiniGrid's published benchmarks (`benchmark_files.ORIGINALS`).
+FILE is a path, or the name of one of XLand-MiniGrid's published benchmarks (`published.FILES`).
 
     bench.npz           all rulesets of a file
     bench.npz:train     those for training; `bench.npz:held-out` those that are kept for evaluation
@@ -15,7 +15,7 @@ import os
 import re
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.envs.grid.rulesets import benchmark_files
+from shoal.envs.grid.rulesets import benchmark_files, published
 from shoal.envs.grid.rulesets.benchmark import Benchmark, checksum
 from shoal.envs.grid.rulesets.generation import PUBLISHED
 from shoal.envs.grid.rulesets.rulesets import Ruleset, to_bytes
@@ -67,7 +67,7 @@ def select_rulesets(selector: str) -> Ruleset:
 def portable_selector(selector: str) -> str:
     """Return a selector for exactly the same rulesets that is valid from any directory."""
     file, part, _ = _parse(selector)
-    lasting = file if file in benchmark_files.ORIGINALS else benchmark_files.find_file(file).absolute()
+    lasting = file if file in published.FILES else benchmark_files.find_file(file).absolute()
     return f"{lasting}{':' * bool(part)}{part}#{checksum(select_rulesets(selector))}"
 
 
@@ -86,7 +86,7 @@ def _load(file: str) -> Benchmark:
     try:
         status = os.stat(path)
     except OSError as error:
-        advice = nearest(file, benchmark_files.ORIGINALS)
+        advice = nearest(file, published.FILES)
         if file in PUBLISHED:
             advice = f"; `shoal grid make-benchmark {file} --save {file}.npz` makes one"
         if advice:
