@@ -577,11 +577,11 @@ def test_a_published_file_is_downloaded_once_and_compared_later(bench, folders, 
     server["high_1m_v3"] = original_bytes(bench[:9], tmp_path / "file")
     path.write_bytes(server["high_1m_v3"])
     with pytest.raises(
-        ShoalError, match="is not the file that was downloaded: its SHA-256 is .*; remove the file"
+        ShoalError, match=r"is not the file that was downloaded: its SHA-256 is .*; remove the file"
     ):
         Benchmark.load("high-1m")
     path.unlink()
-    with pytest.raises(ShoalError, match="benchmark high-1m is another file than before: .* it was not kept"):
+    with pytest.raises(ShoalError, match=r"benchmark high-1m is another file than before: .* it was not kept"):
         Benchmark.load("high-1m")
     assert list(folders[0].iterdir()) == [record]
     bench[:5].save(path)  # in Shoal's format, in the place of the original

@@ -5,11 +5,13 @@ the one of its first download, which stands beside it in `FILE.sha256`. Its cont
 `unpickling`).
 """
 
+import contextlib
 import hashlib
 import http.client
 import os
+import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from shoal.base.errors import ShoalError
@@ -56,12 +58,13 @@ def download(benchmark: str, paths: Sequence[Path], max_bytes: int) -> None:
     )
     with write_whole_file(path) as file:
         try:
-            for chunk in _content(url):
-                digest.update(chunk)
-                size += len(chunk)
-                if size > max_bytes:
-                    raise ShoalError(f"it has more than {max_bytes:,} bytes")
-                file.write(chunk)
+            with contextlib.closing(_content(url)) as content:
+                for chunk in content:
+                    digest.update(chunk)
+                    size += len(chunk)
+                    if size > max_bytes:
+                        raise ShoalError(f"it has more than {max_bytes:,} bytes")
+                    file.write(chunk)
         except ShoalError as error:
             raise ShoalError(
                 f"benchmark {benchmark} cannot be downloaded from {url}: {str(error).rstrip('.')}; {where}."
@@ -98,7 +101,7 @@ def check_downloaded(path: Path) -> None:
         )
 
 
-def _content(url: str) -> Iterator[bytes]:
+def _content(url: str) -> Generator[bytes, None, None]:
     """Yield the content of an address in pieces.
 
     Raises:
@@ -113,6 +116,8 @@ def _content(url: str) -> Iterator[bytes]:
             if size is not None and received != int(size):
                 raise ShoalError(f"it ended after {received:,} of {int(size):,} bytes")
     except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the answer, too
         reason = getattr(error, "reason", None) or error
         raise ShoalError(str(getattr(reason, "strerror", None) or reason).rstrip(".")) from error
 
