@@ -111,7 +111,8 @@ def collect(
         devices = devices[:1]
     num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
     mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
-    with write_whole_file(save) if save else parts or contextlib.nullcontext() as file:
+    output: contextlib.AbstractContextManager[Any] = parts or contextlib.nullcontext()
+    with write_whole_file(save) if save else output as file:
         start_time = time.perf_counter()
         # Arrays are placed where the programs need them, so that no call has to move them.
         start = compile_ahead(start_environments, environment, actor, key, num_envs=num_envs, mesh=mesh)
@@ -143,7 +144,11 @@ def collect(
         steps_per_second=num_envs * num_steps / seconds,
         seconds=seconds,
         compile_seconds=compile_seconds,
-        data=record.arrays if isinstance(record, Record) else parts and RolloutParts(parts.directory),
+        data=record.arrays
+        if isinstance(record, Record)
+        else RolloutParts(parts.directory)
+        if parts
+        else None,
         path=parts.directory if parts else save,
         **_episode_statistics(*ended),
     )

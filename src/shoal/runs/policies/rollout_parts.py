@@ -14,7 +14,7 @@ compares the last of them with the files before it goes on.
 import contextlib
 import math
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +37,7 @@ PROGRESS = (
 )  # entries of the index that grow; the others are settings
 
 
-class RolloutParts(Sequence[dict[str, np.ndarray]]):
+class RolloutParts:
     """The complete parts of a rollout: `parts[k]` maps part k's arrays into memory, by name.
 
     Attributes:
@@ -56,9 +56,10 @@ class RolloutParts(Sequence[dict[str, np.ndarray]]):
     def __len__(self) -> int:
         return int(self.index["parts"])
 
-    def __getitem__(self, part: Any) -> Any:
-        if isinstance(part, slice):
-            return [self[k] for k in range(len(self))[part]]
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, part: int) -> dict[str, np.ndarray]:
         files = {name: file_of(self.directory, name, range(len(self))[part]) for name in self.index["arrays"]}
         with report_os_errors(f"part {part} of {self.directory} cannot be read"):
             return {name: np.load(file, mmap_mode="r") for name, file in files.items()}
@@ -226,6 +227,6 @@ def copy_rows(x: Array, rows: np.ndarray) -> None:
         rows[:, *shard.index[1:]] = np.asarray(shard.data)[: len(rows)]
 
 
-def _bytes_of(array: np.ndarray) -> np.ndarray:
+def _bytes_of(array: np.ndarray) -> memoryview:
     """Return the bytes of an array of any dtype; a contiguous one is not copied."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

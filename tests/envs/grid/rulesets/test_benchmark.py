@@ -581,7 +581,9 @@ def test_a_published_file_is_downloaded_once_and_compared_later(bench, folders, 
     ):
         Benchmark.load("high-1m")
     path.unlink()
-    with pytest.raises(ShoalError, match=r"benchmark high-1m is another file than before: .* it was not kept"):
+    with pytest.raises(
+        ShoalError, match=r"benchmark high-1m is another file than before: .* it was not kept"
+    ):
         Benchmark.load("high-1m")
     assert list(folders[0].iterdir()) == [record]
     bench[:5].save(path)  # in Shoal's format, in the place of the original
