@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.algos.catalogue import register_algorithm
     from shoal.base.errors import SavingError, ShoalError
     from shoal.config.requirements import Needs
     from shoal.config.struct import struct
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from shoal.envs.registry import environments, make, register
     from shoal.export.api import export
     from shoal.monitor.loggers.logger import Logger
+    from shoal.monitor.loggers.logger_names import register_logger
     from shoal.monitor.loggers.wandb_listener import WandbListener
+    from shoal.nets.part_names import register_head, register_network, register_torso
     from shoal.reports.metrics_table import metrics
     from shoal.reports.page import report
     from shoal.runs.comparing import compare
@@ -61,6 +64,11 @@ __all__ = [
     "parameter",
     "pbt",
     "register",
+    "register_algorithm",
+    "register_head",
+    "register_logger",
+    "register_network",
+    "register_torso",
     "render",
     "replay",
     "report",
@@ -101,6 +109,11 @@ _MODULE_OF = {
     "parameter": "envs.base",
     "pbt": "search.api",
     "register": "envs.registry",
+    "register_algorithm": "algos.catalogue",
+    "register_head": "nets.part_names",
+    "register_logger": "monitor.loggers.logger_names",
+    "register_network": "nets.part_names",
+    "register_torso": "nets.part_names",
     "render": "runs.policies.evaluate",
     "replay": "search.api",
     "report": "reports.page",

@@ -100,7 +100,7 @@ def import_object(name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ShoalError(f"{name!r} is not module:Name, such as my_package.my_module:MyClass.")
-    module = _import_module(module_name, name)
+    module = import_module(module_name, name)
     try:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
@@ -147,11 +147,19 @@ def import_name(value: object) -> str:
     return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _import_module(module_name: str, name: str) -> ModuleType:
+def import_module(module_name: str, name: str) -> ModuleType:
+    """Import a user's module.
+
+    Args:
+      name: what names it, for a sentence: `module:Name`, or the setting.
+    Raises:
+      ShoalError: the module cannot be found.
+      UserCodeError: it fails while it is imported.
+    """
     if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".").strip(".")
         valid = dotted != module_name and all(part.isidentifier() for part in dotted.split("."))
-        hint = f"; did you mean {f'{dotted}:' + name.partition(':')[2]!r}?" if valid else ""
+        hint = f"; did you mean {name.replace(module_name, dotted)!r}?" if valid else ""
         raise ShoalError(
             f"{name!r} cannot be imported: there is no module {module_name!r}, since a module is named by words "
             f"with dots between{hint}."

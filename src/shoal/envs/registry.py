@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shoal.base import registers
 from shoal.base.errors import ShoalError, alternatives, nearest
 from shoal.base.imports import import_object
 from shoal.base.user_errors import reports_user_code
@@ -115,6 +116,7 @@ def register(
 
 def environments() -> list[str]:
     """List the registered names, sorted."""
+    registers.import_modules(known=False)
     return sorted(_entries)
 
 
@@ -320,6 +322,9 @@ def _wrap(env: Environment, limit: int | None, episodes: int | None) -> Environm
 
 def _entry(name: str) -> Registration:
     text("name", name, "CartPole-v1")
+    registers.import_modules(known=True)
+    if name not in _entries and not family_of(name) and ":" not in name:
+        registers.import_modules(known=False)
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):

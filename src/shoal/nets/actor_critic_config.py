@@ -15,6 +15,7 @@ from shoal.config.struct import parameter
 from shoal.nets import torso_choice
 from shoal.nets.headed import Head
 from shoal.nets.heads import check_std, head_for
+from shoal.nets.part_names import VALUE_HEADS
 from shoal.nets.torso_choice import Kind, PartSettings, build_head, part
 from shoal.nets.torso_config import MAX_LAYERS, CoreConfig, TorsoConfig, check_torso
 from shoal.nets.value_heads import CategoricalValueHead, ScalarValueHead
@@ -154,7 +155,7 @@ class ActorCriticConfig(ActorAndCriticsConfig, CoreConfig):
     critic_gradient_scale: float = parameter(1.0, low=0.0, static=True, needs=Needs("shared_torso", (True,)))
     """Multiplies the gradient of the value in a torso that actor and critic share by this; 0 trains it by the policy
     alone."""
-    value_head: PartSettings = part("value_head", "head", "scalar", ("scalar", "categorical"), needs=_CRITIC)
+    value_head: PartSettings = part("value_head", "head", "scalar", VALUE_HEADS, needs=_CRITIC)
     """Lets the critic predict a number (scalar), or a distribution over numbers at equal distances, whose mean is the
     value (categorical; value_loss hl_gauss or two_hot), or what a head of your own makes of its inputs, as
     module:Name."""

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 import jax
 
+from shoal.base import registers
 from shoal.base.imports import import_name
 from shoal.config import settings, struct
 from shoal.nets import torso_choice
@@ -119,6 +120,7 @@ def choose(
     Raises:
       ShoalError: it cannot be imported, or is a dataclass that is not a struct.
     """
+    network = registers.resolved("network", network, "network")
     value = imported(network) if isinstance(network, str) and network not in own else network
     name = import_name(value) if isinstance(value, type) else value
     if isinstance(name, str) and name in own:

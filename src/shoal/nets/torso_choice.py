@@ -23,15 +23,14 @@ from typing import Any, Protocol
 
 import jax
 
-from shoal.base.errors import ShoalError, nearest
+from shoal.base import registers
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name, import_object
 from shoal.config import settings, struct
 from shoal.nets.headed import Head
+from shoal.nets.part_names import KINDS
 from shoal.types import Array, PyTree
 from shoal.types.spaces import Space
-
-# `shoal.nets.torsos` has their classes.
-KINDS = ("flatten", "one_hot", "mlp", "mlp_each", "cnn", "resnet", "set")
 
 
 class PartSettings(Protocol):
@@ -130,10 +129,8 @@ def choose(encoder: object, setting: str = "encoder") -> Any:
 
 
 def _one(given: object, setting: str, noun: str, kinds: Sequence[str]) -> Any:
-    if isinstance(given, str) and kinds and ":" not in given:
-        if given not in kinds:
-            names = f"{', '.join(kinds)}, nor module:Name of your own"
-            raise ShoalError(f"{setting}={given!r} is none of {names}{nearest(given, kinds)}.")
+    given = registers.resolved(noun, given, setting, kinds)
+    if isinstance(given, str) and given in kinds:
         return Kind(given)
     return struct_or_class(
         setting, given, PartClass, noun, "spec, key" if noun == "network" else "space, key"

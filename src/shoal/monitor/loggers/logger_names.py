@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping
 
+from shoal.base import registers
 from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_object
 from shoal.monitor.loggers.logger import Logger
@@ -16,20 +17,36 @@ LOGGERS = {
 }
 
 
-def check_name(name: object) -> None:
-    """Require that a name is one of a logger, or of the form `module:Name`.
+def register_logger(name: str, logger: registers.Target, *, replace: bool = False) -> None:
+    """Register a name for a logger, which may then be given by it.
+
+    Args:
+      logger: a class with `shoal.Logger` as base, or its `"module:Name"`. The process of the logger imports it, so that
+        its module must not be the script itself.
+      replace: whether another logger of the name is replaced.
+    Raises:
+      ShoalError: the name is not valid, taken, or one of Shoal's own; or the logger is neither, or no process could
+        import it.
+    """
+    right = "a class with shoal.Logger as base"
+    registers.add("logger", name, logger, replace=replace, own=LOGGERS, right=right)
+
+
+def checked_name(name: object) -> str:
+    """Return the name by which another process finds a logger: one of Shoal's own, or `module:Name`.
 
     Raises:
-      ShoalError: it is neither.
+      ShoalError: it is no name, or an unknown one.
     """
-    if isinstance(name, type):
+    target = registers.resolved("logger", name, "logger", LOGGERS)
+    if isinstance(target, type) and (target is name or target.__module__ == "__main__"):
         raise ShoalError(
-            f"the logger {name.__name__} is a class; give its name, as in 'my_module:{name.__name__}', since another "
-            "process imports it: its module must not be the script itself."
+            f"the logger {target.__name__} is a class; give its name, as in 'my_module:{target.__name__}', since "
+            "another process imports it: its module must not be the script itself."
         )
-    if not isinstance(name, str) or (":" not in name and name not in LOGGERS):
-        hint = nearest(str(name), LOGGERS)
-        raise ShoalError(f"logger={name!r} is none of {', '.join(LOGGERS)}, nor module:Name{hint}.")
+    if not isinstance(target, str | type):
+        raise ShoalError(f"logger={name!r} is none of {', '.join(LOGGERS)}, nor module:Name.")
+    return registers.portable(target)
 
 
 def make(name: str, arguments: Mapping[str, str]) -> Logger:
@@ -38,7 +55,7 @@ def make(name: str, arguments: Mapping[str, str]) -> Logger:
     Raises:
       ShoalError: there is none of that name, it is no logger, or it does not take one of the arguments.
     """
-    check_name(name)
+    name = checked_name(name)
     kind = import_object(LOGGERS.get(name, name))
     if not isinstance(kind, type) or not issubclass(kind, Logger) or kind.add_scalars is Logger.add_scalars:
         raise ShoalError(

@@ -34,11 +34,10 @@ def check_loggers(loggers: object) -> dict[str, Requested]:
             f"loggers={loggers!r} is neither a list of names nor arguments by name; give one such as ['tensorboard']."
         )
     named = loggers if isinstance(loggers, Mapping) else {name: {} for name in loggers}
-    return {name: _requested(name, own) for name, own in named.items()}
+    return {logger_names.checked_name(name): _requested(name, own) for name, own in named.items()}
 
 
 def _requested(name: str, own: object) -> Requested:
-    logger_names.check_name(name)
     if not isinstance(own, Mapping):
         raise ShoalError(f"loggers={{{name!r}: {own!r}}} has no arguments by name; give some or {{}}.")
     words = {key: _word(value) for key, value in own.items()}

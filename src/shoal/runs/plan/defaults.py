@@ -76,6 +76,7 @@ def defaults(
     named: str = _name_of(algorithm) or saved.get("algorithm", {}).get("name", "ppo")
     with report_wrong_types(name_of(config_file)) if saved else contextlib.nullcontext():
         config: Any = given or catalogue.config_class(named)()
+    named = catalogue.portable_name(named)
     trials = bool((environment_parameters or {}).get(TRIAL))
     if preset_settings is None:
         preset_settings = _preset_of(saved, environment, named, trials)
@@ -108,7 +109,7 @@ def _name_of(algorithm: str | type | AlgorithmConfig) -> str:
 def _saved_values(saved: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Return the settings in a config file: the run's, and the algorithm's if it is the one that trains."""
     own = {name: x for name, x in saved["algorithm"].items() if name != "name"}
-    is_same = algorithm == saved["algorithm"].get("name", "ppo")
+    is_same = algorithm == catalogue.portable_name(saved["algorithm"].get("name", "ppo"))
     # A run that has another one's settings gets a directory of its own.
     return saved["run"] | {"run_dir": ""} | (own if is_same else {})
 
