@@ -3,6 +3,9 @@
 The environments play one episode each until all have ended or the limit of steps is reached; one that has
 ended stays unchanged. So short episodes are not over-represented, as they are where the first N episodes to
 end are counted.
+
+The devices that one run has play a share of the episodes each, and gather them. What is drawn does not depend on their
+number: an environment's key is by the episode's number among all, and a policy that draws acts for all episodes on each.
 """
 
 import dataclasses
@@ -19,6 +22,7 @@ from shoal.engine import team
 from shoal.engine.metrics import checked_numbers
 from shoal.engine.nonfinite import NOWHERE, STOPPED, FirstFaults, keep_first_faults, no_faults
 from shoal.engine.run import (
+    ENV_AXIS,
     Best,
     Evaluated,
     ProgramSettings,
@@ -44,6 +48,7 @@ from shoal.types import (
     spec_of,
 )
 from shoal.types.contract import described, refuse
+from shoal.xla.hoisting import depends_on_key
 
 # The entries of `info` that a trial has of each of its episodes, of every world.
 TRIAL_RESULTS = tuple(f"{name}{OF_EPISODE_SUFFIX}" for name in ("return", "length"))
@@ -73,6 +78,26 @@ class EvaluationState(NamedTuple):
     faults: FirstFaults | tuple[()]  # () where the environment explains no faults
 
 
+class Share(NamedTuple):
+    """The episodes that a device plays of those of a run, by their numbers; the last one may be there again."""
+
+    rows: Array  # [S]
+    episodes: int  # of all devices
+
+    def gathered(self, x: Array) -> Array:
+        """Return the rows of all devices, [N, ...], of those of each, [S, ...]."""
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(self.gathered(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        return jax.lax.all_gather(x, ENV_AXIS, tiled=True)[: self.episodes]
+
+
+def share_of(episodes: int, devices: int) -> Share:
+    """Return the share of this device: consecutive episodes, as many on each."""
+    size = -(-episodes // devices)
+    rows = jax.lax.axis_index(ENV_AXIS) * size + jnp.arange(size)
+    return Share(jnp.minimum(rows, episodes - 1), episodes)
+
+
 def play_episodes(
     environment: Environment,
     algorithm: Algorithm,
@@ -96,13 +121,27 @@ def continue_episodes(
     evaluation: EvaluationState,
     until: Array | int,
     greedy: bool,
+    devices: int = 1,
 ) -> EvaluationState:
-    """Play running episodes until all have ended or `until` steps of each have been made."""
+    """Play running episodes until all have ended or `until` steps of each have been made.
+
+    Args:
+      devices: the size of the axis of devices, each of which plays a share.
+    """
+    share = share_of(evaluation.timestep.last.shape[0], devices) if devices > 1 else None
 
     def body(evaluation: EvaluationState) -> EvaluationState:
-        return step_episodes(environment, algorithm, policy, evaluation, greedy)
+        return step_episodes(environment, algorithm, policy, evaluation, greedy, share)
 
-    return jax.lax.while_loop(lambda x: is_running(x, until), body, evaluation)
+    def play(evaluation: EvaluationState) -> EvaluationState:
+        return jax.lax.while_loop(lambda x: is_running(x, until), body, evaluation)
+
+    if share is None:
+        return play(evaluation)
+    key, step, *episodes = evaluation
+    own = play(EvaluationState(key, step, *jax.tree.map(lambda x: x[share.rows], episodes)))
+    _, step, *episodes = own
+    return EvaluationState(key, jax.lax.pmax(step, ENV_AXIS), *jax.tree.map(share.gathered, episodes))
 
 
 def is_running(evaluation: EvaluationState, until: Array | int) -> Array:
@@ -138,15 +177,31 @@ def start_episodes(
 
 
 def step_episodes(
-    environment: Environment, algorithm: Algorithm, policy: Policy, evaluation: EvaluationState, greedy: bool
+    environment: Environment,
+    algorithm: Algorithm,
+    policy: Policy,
+    evaluation: EvaluationState,
+    greedy: bool,
+    share: Share | None = None,
 ) -> EvaluationState:
-    """Make one step of every episode that has not ended; the others do not change."""
+    """Make one step of every episode that has not ended; the others do not change.
+
+    Args:
+      share: which of more episodes they are; None for all of them.
+    """
     key, step, timestep, state, memory, results, faults = evaluation
     act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
-    new_memory, action, _ = algorithm.act(
-        policy, memory, for_actor(timestep, spec_of(environment)), act_key, greedy=greedy
-    )
-    keys = jax.random.split(env_key, timestep.last.shape[0])
+
+    def act(key: Array, memory: Memory, timestep: TimeStep) -> tuple[Memory, PyTree]:
+        return algorithm.act(policy, memory, timestep, key, greedy=greedy)[:2]
+
+    inputs = (memory, for_actor(timestep, spec_of(environment)))
+    keys = jax.random.split(env_key, timestep.last.shape[0] if share is None else share.episodes)
+    if share is None:
+        new_memory, action = act(act_key, *inputs)
+    else:
+        new_memory, action = _act_for_share(share, act, act_key, inputs)
+        keys = keys[share.rows]
     new_state, new_timestep = jax.vmap(environment.step)(state, action, keys)
     new_results = add_timestep(environment, results, new_timestep, timestep)
     new_faults = keep_first_faults(faults, new_state, new_timestep)
@@ -154,6 +209,19 @@ def step_episodes(
     # An environment is undefined after its episode has ended; what it then returns is computed and left out.
     selected = struct.where(timestep.last, (timestep, state, memory, results, faults), new)
     return EvaluationState(key, step + 1, *selected)
+
+
+def _act_for_share(
+    share: Share, act: Callable[..., PyTree], key: Array, inputs: tuple[Memory, TimeStep]
+) -> tuple[Memory, PyTree]:
+    """Act in a share of the episodes as where all were together.
+
+    One key draws for all episodes at once. So a policy that draws acts for all, with the share's inputs in their places.
+    """
+    if not depends_on_key(act, key, *inputs):
+        return act(key, *inputs)
+    places = (jnp.arange(share.episodes) - share.rows[0]) % len(share.rows)
+    return jax.tree.map(lambda x: x[share.rows], act(key, *jax.tree.map(lambda x: x[places], inputs)))
 
 
 def add_timestep(
@@ -312,10 +380,12 @@ def begin_evaluation(run: Run, subject: Subject) -> tuple[EvaluationState, ...]:
 
 
 def continue_evaluation(
-    run: Run, num_steps: Array | int, subject: Subject
+    run: Run, num_steps: Array | int, subject: Subject, devices: int = 1
 ) -> tuple[Run, tuple[dict[str, Array], Array]]:
     """Make at most `num_steps` further steps in the episodes of `run.evaluation`; the host regains control soon.
 
+    Args:
+      devices: those that the run has, each of which plays a share of the episodes.
     Returns:
       the run, which at the end of an evaluation of its current policy keeps what it has learned, and the policy too if
       it is better than the best; and the metrics, which are valid at the end, and whether it is reached. A run that is
@@ -329,7 +399,7 @@ def continue_evaluation(
         until = jnp.where(
             is_left_out, running.step, jnp.minimum(running.step + num_steps, settings.eval_max_steps)
         )
-        evaluation = continue_episodes(environment, algorithm, policy, running, until, greedy)
+        evaluation = continue_episodes(environment, algorithm, policy, running, until, greedy, devices)
         is_done &= is_left_out | ~is_running(evaluation, settings.eval_max_steps)
         evaluations.append(evaluation)
     results = [finished_results(environment, evaluation) for evaluation in evaluations]

@@ -1,7 +1,4 @@
-"""Splitting of a function into the part that depends only on its random key, and the rest.
-
-The first part can be computed for many keys at once.
-"""
+"""What of a function depends on its random key: the part that does so alone can be computed for many keys at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +56,16 @@ def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callabl
         return jax.tree.unflatten(structure, jaxpr_as_fun(late_program)(*draws, *jax.tree.leaves(args)))
 
     return jaxpr_as_fun(early_program), finish
+
+
+def depends_on_key(function: Callable, key: Array, *args: PyTree) -> bool:
+    """Report whether a function's results may depend on its key; a part that is compiled by itself counts as a whole."""
+    jaxpr = jax.make_jaxpr(function)(key, *args).jaxpr
+    from_key = set(jaxpr.invars[:1])
+    for equation in jaxpr.eqns:
+        if from_key & {x for x in equation.invars if not isinstance(x, Literal)}:
+            from_key |= set(equation.outvars)
+    return bool(from_key & {x for x in jaxpr.outvars if not isinstance(x, Literal)})
 
 
 def split_by_key_plain(function: Callable, key: Array, *args: PyTree) -> tuple[Callable, Callable]:

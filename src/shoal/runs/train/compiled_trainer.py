@@ -17,7 +17,7 @@ from shoal.config.settings import flat
 from shoal.engine.evaluation import Subject, begin_evaluation, continue_evaluation, evaluate
 from shoal.engine.loop import start_training, train
 from shoal.engine.population import member_layout as populations
-from shoal.engine.run import ProgramSettings, Run, start, without_replay
+from shoal.engine.run import ENV_AXIS, ProgramSettings, Run, start, without_replay
 from shoal.records.members import Members
 from shoal.records.run_config import RunConfig
 from shoal.reports import figures
@@ -192,7 +192,7 @@ def compile_evaluation(shapes: Run, subject: Subject, layout: populations.Layout
         return begin_evaluation(run, subject)
 
     def advance(run: Run, num_steps: jax.Array) -> tuple[Run, PyTree]:
-        return continue_evaluation(run, num_steps, subject)
+        return continue_evaluation(run, num_steps, subject, layout.mesh.shape[ENV_AXIS])
 
     settings, options = shapes.settings, layout.compiler_options
     begin_program = populations.member_program(begin, settings, layout)
