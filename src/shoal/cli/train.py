@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from shoal.base.errors import ShoalError
+from shoal.base.terminal import harmless
 from shoal.cli import STARTED, flags, output
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import parameter
@@ -83,6 +85,7 @@ class TrainFlags(RunFlags):
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "most used": ("algorithm", "config", "from_", "from_step", "preset", "quiet"),
         "evaluation": ("eval_env",),
+        "output": ("print",),
         **LOGGING,
     }
 
@@ -90,6 +93,9 @@ class TrainFlags(RunFlags):
     """Starts the seeds from the last parameters of this run, the k-th from its k-th (fine-tuning)."""
     from_step: str = ""
     """Starts from the parameters of this checkpoint of that run: its environment steps, best or last (from)."""
+    print: Literal["result", "score", "final", "steps_per_second", "path"] = "result"
+    """Prints this alone on standard output, for other programs, and the result on standard error: the absolute score of
+    the run (score), that of the last policies, its speed, or its directory."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,16 +122,30 @@ def main(arguments: Sequence[str]) -> int:
         overrides=overrides,
         known=known,
     )
-    return print_result(run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, command)))
+    run = experiment.run
+    if choices.print in ("score", "final") and not (
+        run.is_evaluated or (choices.print == "score" and run.num_absolute_episodes)
+    ):
+        raise ShoalError(f"print={choices.print!r} has nothing to print, since no such policy is evaluated.")
+    trained = run_experiment(experiment, choices.call(IMPORT_SECONDS, COMMAND, command))
+    return print_result(trained, choices.print, choices.quiet)
 
 
-def print_result(trained: TrainedRun) -> int:
+def print_result(trained: TrainedRun, alone: str = "result", quiet: bool = False) -> int:
     """Print the result of a run that was saved.
 
+    Args:
+      alone: what is printed alone on standard output (see `TrainFlags.print`).
+      quiet: whether the result is left out then.
     Raises:
       ShoalError: no seed was trained to the end.
     """
-    print_summary(trained)
+    if alone == "result":
+        print_summary(trained)
+    else:
+        if not quiet:
+            print(harmless(result_text(trained.summary, trained.path)), file=sys.stderr)
+        output.print_result(value_alone(trained, alone), trained.path)
     if have_all_failed(trained.summary):
         unit = "members" if "members" in trained.summary else "seeds"
         names = ", ".join(str(x["seed"]) for x in trained.summary["failed"])
@@ -134,6 +154,17 @@ def print_result(trained: TrainedRun) -> int:
             f"{trained.path}."
         )
     return 0
+
+
+def value_alone(trained: TrainedRun, name: str) -> str:
+    """Return what `--print` prints: a number as `summary.json` has it, nan where that has none, or the path."""
+    if name == "path":
+        return str(trained.path)
+    summary = trained.summary
+    if name == "steps_per_second":
+        return repr(float(summary[name]))
+    score = summary["final"] if name == "final" else summary["absolute"] or summary["final"]
+    return repr(float("nan" if score["iqm"] is None else score["iqm"]))
 
 
 def print_summary(trained: TrainedRun) -> None:
