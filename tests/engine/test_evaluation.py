@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from tiny_bandit import BanditConfig
 from tiny_worlds import Halves, assert_equal, populate, values
 
 from shoal import envs
 from shoal.base.errors import ShoalError
 from shoal.engine import evaluation
-from shoal.engine.run import Stream, stream_key
+from shoal.engine.run import ENV_AXIS, Stream, stream_key
 from shoal.types import spec_of
 
 EPISODES = 64
@@ -353,3 +355,24 @@ def test_the_best_score_is_the_highest_finite_one(scores, best):
         if evaluation.is_better(score, value):
             kept, value = index, score
     assert kept == best
+
+
+@pytest.mark.parametrize(("episodes", "greedy"), [(5, True), (6, False)])
+def test_devices_that_share_the_episodes_play_those_of_one_device(episodes, greedy):
+    """Bit for bit, in two pieces, with an odd number, and where one key draws the actions of all episodes."""
+    env = Halves(bonus=0.5)
+    algorithm = BanditConfig().algorithm(spec_of(env))
+
+    def play_pieces(policy, key, devices=1):
+        running = evaluation.start_episodes(env, algorithm, key, episodes)
+        for until in (3, 50):
+            running = evaluation.continue_episodes(env, algorithm, policy, running, until, greedy, devices)
+        return running._replace(key=())
+
+    mesh = Mesh(jax.devices()[:2], (ENV_AXIS,))
+    shared = functools.partial(play_pieces, devices=2)
+    specs = {"mesh": mesh, "in_specs": (P(), P()), "out_specs": P(), "check_vma": False}
+    policy, key = jnp.array((0.0, 1.0)), jax.random.key(3)
+    alone = jax.jit(play_pieces)(policy, key)
+    assert len(set(np.asarray(alone.results.length).tolist())) > 1 or not greedy
+    assert_equal(alone, jax.jit(jax.shard_map(shared, **specs))(policy, key))
