@@ -89,7 +89,9 @@ def test_a_registered_part_is_found_by_flag_keyword_and_file(kind, tmp_path):
     """The run has its `module:Name`, so that it is loaded by a process that registers nothing."""
     setting, part, own = PARTS[kind]
     file, name = tmp_path / "config.json", f"mine_{kind}"
-    found = [content(x) for x in (by_flag(setting, name), by_keyword(setting, name), by_file(setting, name, file))]
+    found = [
+        content(x) for x in (by_flag(setting, name), by_keyword(setting, name), by_file(setting, name, file))
+    ]
     assert found[0] == found[1] == content(by_keyword(setting, registers.portable(part)))
     assert found[2] == found[0] if kind == "logger" else registers.portable(part) in str(found[2])
     for ask in (by_flag, by_keyword, lambda *x: by_file(*x, file)):
@@ -99,8 +101,10 @@ def test_a_registered_part_is_found_by_flag_keyword_and_file(kind, tmp_path):
     with pytest.raises(ShoalError, match=f"the {kind} '{name}' is registered already"):
         add(name, part)
     add(name, part, replace=True)
-    assert content(by_keyword(setting, name)) == content(by_keyword(setting, part if kind != "logger" else name))
-    with pytest.raises(ShoalError, match="is neither .*, nor 'module:Name' of one"):
+    assert content(by_keyword(setting, name)) == content(
+        by_keyword(setting, part if kind != "logger" else name)
+    )
+    with pytest.raises(ShoalError, match=r"is neither .*, nor 'module:Name' of one"):
         add("five", 5)
     with pytest.raises(ShoalError, match="a name is text without colon"):
         add("a:b", part)
@@ -120,7 +124,9 @@ def test_a_process_finds_what_the_modules_register_that_it_is_told(tmp_path):
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1\n")
     (package / "entry_points.txt").write_text("[shoal]\nparts = their_parts\n")
-    (tmp_path / "their_parts.py").write_text("import shoal\nshoal.register_torso('theirs', 'their_nets:Torso')\n")
+    (tmp_path / "their_parts.py").write_text(
+        "import shoal\nshoal.register_torso('theirs', 'their_nets:Torso')\n"
+    )
     program = (
         "import sys, shoal\n"
         "from shoal.algos import catalogue\n"
@@ -131,8 +137,23 @@ def test_a_process_finds_what_the_modules_register_that_it_is_told(tmp_path):
     )
 
     def run(modules):
-        variables = {**os.environ, "SHOAL_REGISTER": modules, "PYTHONPATH": f"{tmp_path}:{os.pathsep.join(sys.path)}"}
-        return subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
+        variables = {
+            **os.environ,
+            "SHOAL_REGISTER": modules,
+            "PYTHONPATH": f"{tmp_path}:{os.pathsep.join(sys.path)}",
+        }
+        return subprocess.run(
+            [sys.executable, "-c", program], check=False, env=variables, capture_output=True, text=True
+        )
 
-    assert run("my_parts").stdout.split() == "my_algorithm:Config my_loggers:Log True their_nets:Torso False".split()
-    assert "'SHOAL_REGISTER=no_parts' cannot be imported: there is no module 'no_parts'" in run("no_parts").stderr
+    assert run("my_parts").stdout.split() == [
+        "my_algorithm:Config",
+        "my_loggers:Log",
+        "True",
+        "their_nets:Torso",
+        "False",
+    ]
+    assert (
+        "'SHOAL_REGISTER=no_parts' cannot be imported: there is no module 'no_parts'"
+        in run("no_parts").stderr
+    )

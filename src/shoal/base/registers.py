@@ -44,7 +44,9 @@ def add(
             f"{kind} {name!r}: a name is text without colon, comma, equals sign and space, such as 'my_{kind}'."
         )
     if name in own:
-        raise ShoalError(f"the name {name!r} is that of a {kind} of Shoal; give another, such as 'my_{name}'.")
+        raise ShoalError(
+            f"the name {name!r} is that of a {kind} of Shoal; give another, such as 'my_{name}'."
+        )
     names = _targets.setdefault(kind, {})
     if name in names and not replace:
         raise ShoalError(f"the {kind} {name!r} is registered already; give replace=True to replace it.")

@@ -5,7 +5,7 @@ ended stays unchanged. So short episodes are not over-represented, as they are w
 end are counted.
 
 The devices that one run has play a share of the episodes each, and gather them. What is drawn does not depend on their
-number: an environment's key is by the episode's number among all, and a policy that draws acts for all episodes on each.
+number: an environment's key is by the episode's number among all, and a policy that draws acts for all on each device.
 """
 
 import dataclasses
@@ -87,7 +87,9 @@ class Share(NamedTuple):
     def gathered(self, x: Array) -> Array:
         """Return the rows of all devices, [N, ...], of those of each, [S, ...]."""
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(self.gathered(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(
+                self.gathered(jax.random.key_data(x)), impl=jax.random.key_impl(x)
+            )
         return jax.lax.all_gather(x, ENV_AXIS, tiled=True)[: self.episodes]
 
 
@@ -216,7 +218,7 @@ def _act_for_share(
 ) -> tuple[Memory, PyTree]:
     """Act in a share of the episodes as where all were together.
 
-    One key draws for all episodes at once. So a policy that draws acts for all, with the share's inputs in their places.
+    One key draws for all episodes at once. So a policy that draws acts for all, with the share's in their places.
     """
     if not depends_on_key(act, key, *inputs):
         return act(key, *inputs)

@@ -59,7 +59,7 @@ def split_by_key(function: Callable, key: Array, *args: PyTree) -> tuple[Callabl
 
 
 def depends_on_key(function: Callable, key: Array, *args: PyTree) -> bool:
-    """Report whether a function's results may depend on its key; a part that is compiled by itself counts as a whole."""
+    """Report whether a function's results may depend on its key; a function that is jitted counts as a whole."""
     jaxpr = jax.make_jaxpr(function)(key, *args).jaxpr
     from_key = set(jaxpr.invars[:1])
     for equation in jaxpr.eqns:
