@@ -20,7 +20,7 @@ from shoal.base.imports import import_object
 from shoal.base.user_errors import reports_user_code
 from shoal.config.arguments import LARGEST_INDEX, mapping, short_repr, text
 from shoal.envs.grid.tasks import task_names as grid_names
-from shoal.envs.suites.families import FAMILIES, closest_environment
+from shoal.envs.suites.families import FAMILIES, actors_of, closest_environment
 
 if TYPE_CHECKING:
     from shoal.config.struct import Bounds
@@ -136,15 +136,18 @@ def adapted(environment: Any) -> Any:
     is_pair = isinstance(environment, tuple) and len(environment) == 2
     made = environment[0] if is_pair else environment
     family = FAMILIES.get(family_of_object(made))
-    is_state = not hasattr(made, "step")  # or parameters
+    is_state = not hasattr(made, "step") and actors_of(made) is None  # or parameters
     if family is None or is_state or (is_pair and not family.makes_pairs):
         return environment
     return family.adapter().adapted(environment)
 
 
 def family_of_object(world: object) -> str:
-    """Return the prefix of the package whose class an object is of, or inherits from; "" if there is none."""
-    packages = _packages_of(world)
+    """Return the prefix of the package whose class an object is of, or inherits from; "" if there is none.
+
+    A world of several actors with gymnax's functions is one of gymnax's, whatever its class.
+    """
+    packages = {"gymnax"} if actors_of(world) is not None else _packages_of(world)
     return next((prefix for prefix, family in FAMILIES.items() if family.package in packages), "")
 
 
@@ -153,11 +156,12 @@ def _packages_of(world: object) -> set[str]:
 
 
 @reports_user_code
-def make(name: str, /, **parameters: object) -> Environment:
-    """Make the environment of a name.
+def make(name: object, /, **parameters: object) -> Environment:
+    """Make the environment of a name, or of a world of several actors.
 
     Args:
-      name: a registered name, or `"module:Name"` for a class (or function) that can be imported.
+      name: a registered name, `"module:Name"` for a class (or function) that can be imported, or an object with
+        gymnax's functions and `n_actors`.
       **parameters: fields of the environment (physics, sizes, rules); `max_episode_steps`, its time limit in
         steps (None for none); and `trial_episodes`, the number of episodes that a `Trial` joins into one (None for
         no trials). Numbers may be arrays and may be traced: to have many different environments, map over it,
@@ -171,6 +175,11 @@ def make(name: str, /, **parameters: object) -> Environment:
     from shoal.config.traced import check_static  # noqa: PLC0415
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
+    if not isinstance(name, str) and actors_of(name) is not None:
+        limits = {x: check_count(type(name).__name__, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)}
+        suite: Any = FAMILIES["gymnax/"].adapter()
+        return _wrap(suite.of_actors(name, parameters), *limits.values())
+    name = text("name", name, "CartPole-v1")
     entry = _entry(name)
     constructor = resolve(name, entry.constructor)
     known, bounds = parameters_of(name), bounds_of(name)
@@ -180,14 +189,17 @@ def make(name: str, /, **parameters: object) -> Environment:
     }
     cls = inspect.unwrap(constructor)
     # Before the constructor, which may compute with a static number.
-    for parameter in parameters.keys() - (struct.data_fields(cls) if struct.is_struct(cls) else known):
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())
+    may_be_data = struct.data_fields(cls) if struct.is_struct(cls) else parameters if takes_any else known
+    for parameter in parameters.keys() - may_be_data:
         check_static(f"{name}: {parameter}", parameters[parameter])
     # The parameters of wrappers, unless the environment has its own of that name.
     wrapper_parameters: dict[str, Any] = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
     for parameter in wrapper_parameters.keys() - _constructor_parameters(constructor).keys():
         wrapper_parameters[parameter] = parameters.pop(parameter, wrapper_parameters[parameter])
     for parameter, declared in known.items():
-        if declared.default is inspect.Parameter.empty and parameter not in parameters:
+        is_required = declared.kind is not inspect.Parameter.VAR_KEYWORD
+        if is_required and declared.default is inspect.Parameter.empty and parameter not in parameters:
             raise ShoalError(f"{name} needs the parameter {parameter!r}, which has no default")
     env = constructor(**parameters)
     check_is_environment(f"{name} made", env)

@@ -18,11 +18,12 @@ from shoal.base.errors import ShoalError
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import Bounds
 from shoal.envs.base import environment, restart, static, transition
-from shoal.envs.gymnax_like import craftax_scores, gymnax_pictures
+from shoal.envs.gymnax_like import actor_worlds, craftax_scores, gymnax_pictures
 from shoal.envs.parameters import check_value
 from shoal.envs.registry import check_count
 from shoal.envs.suites import packages, static_values
 from shoal.envs.suites.conversion import Converted, converted, of_types, subject_of
+from shoal.envs.suites.families import actors_of
 from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, numbers_of, trace
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Space
@@ -106,6 +107,8 @@ class GymnaxSuite(Suite):
     def parameters(self, name: str) -> Parameters:
         """Return the parameters of the class and those of its `params`, but for a limit that Shoal keeps."""
         usual = self.world_of(name, ())
+        if actors_of(usual) is not None:
+            return self.class_parameters(name) | actor_worlds.SETTINGS | actor_worlds.FIELDS
         default = usual.default_params
         with packages.by_convention(usual):
             names = [x.name for x in dataclasses.fields(default)]
@@ -116,6 +119,9 @@ class GymnaxSuite(Suite):
         """Make the environment of a name from the parameters of its class and of its `params`."""
         known, of_class = self.parameters(name), self.class_parameters(name)
         world, changes = self.world_of(name, self.arguments(name, parameters)), {}
+        if actors_of(world) is not None:
+            own = {k: x for k, x in parameters.items() if k not in of_class}
+            return actor_worlds.make_actor_world(f"{self.prefix}{name}", world, own)
         for k in [x for x in parameters if x not in of_class]:
             value, declared = parameters[k], known[k]
             bounds = Bounds(low=1 if k in LIMITS else None)
@@ -126,6 +132,8 @@ class GymnaxSuite(Suite):
 
     def limit(self, world: Any, params: PyTree = None) -> int | None:
         """Return the limit that Shoal keeps in place of the package, None where there is none or the package does."""
+        if actors_of(world) is not None:
+            return None
         params = world.default_params if params is None else params
         name = limit_name(params)
         limit = None if observes_time(world) else getattr(params, name, None)
@@ -133,7 +141,27 @@ class GymnaxSuite(Suite):
 
     def environment(self, world: Any, params: PyTree = None) -> Environment:
         """Make the environment of an object, by default with its usual parameters."""
+        if actors_of(world) is not None:
+            return actor_worlds.make_actor_world(type(world).__name__, world, {"params": params})
         return _environment(world, world.default_params if params is None else params, {})
+
+
+    def of_actors(self, world: Any, given: Mapping[str, object]) -> Environment:
+        """Make the environment of a world of several actors itself."""
+        self.require("", world)
+        return actor_worlds.make_actor_world(type(world).__name__, world, given)
+
+    def interface_of(self, world: Any) -> tuple[str, ...]:
+        """Return gymnax's functions; of a world of several actors those that are used."""
+        if actors_of(world) is None:
+            return self.interface
+        inner = ("reset_env", "step_env")
+        return tuple(x if actor_worlds.declares(world, x) else x.removesuffix("_env") for x in inner)
+
+    def portable_parameters(self, name: str, parameters: Mapping[str, object]) -> dict[str, object]:
+        """Return the parameters that a run writes down, of a world of several actors with the fields of its params."""
+        world = self.world_of(name, self.arguments(name, parameters))
+        return dict(parameters) if actors_of(world) is None else actor_worlds.portable(world, parameters)
 
 
 class CraftaxSuite(GymnaxSuite):

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.base.installation import install_command
 
@@ -56,6 +56,15 @@ def _read() -> dict[str, Family]:
 
 
 FAMILIES = _read()  # by prefix
+
+
+def actors_of(world: object) -> Any:
+    """Return the number of actors of a gymnax-like world of several, `n_actors` of itself or of the one that it wraps.
+
+    None for another object: those of Shoal and of JaxMARL have `num_agents`.
+    """
+    inner = getattr(getattr(world, "_env", None), "n_actors", None)
+    return None if hasattr(world, "num_agents") else getattr(world, "n_actors", inner)
 
 
 def closest_environment(name: str, known: Iterable[str]) -> str:

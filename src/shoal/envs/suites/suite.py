@@ -95,6 +95,10 @@ class Suite(Generic[World]):
         """Return an object's time limit in steps, for Shoal to keep; None where it has none or keeps it itself."""
         return None
 
+    def interface_of(self, world: World) -> tuple[str, ...]:
+        """Return the names that an object must have."""
+        return self.interface
+
     def require(self, name: str, world: World) -> None:
         """Require that an object has the convention's functions, is no wrapper, and can be hashed.
 
@@ -103,17 +107,17 @@ class Suite(Generic[World]):
         Raises:
           ShoalError: it is not so.
         """
-        subject, own = subject_of(name, world), dir(world)
+        subject, own, interface = subject_of(name, world), dir(world), self.interface_of(world)
         # gymnax's and JaxMARL's wrappers pass on what the object inside has, whose steps they would not change.
-        passes_on = any(hasattr(world, x) for x in self.interface if x not in own)
+        passes_on = any(hasattr(world, x) for x in interface if x not in own)
         if passes_on or getattr(world, "unwrapped", world) is not world:
             raise ShoalError(
                 f"{subject} is a wrapper; give the environment without it, such as `world.unwrapped` or `world._env`: "
                 "Shoal has its own time limit, batch and starts"
             )
-        for attribute in self.interface:
+        for attribute in interface:
             if attribute not in own:
-                needed = ", ".join(f"`{x}`" for x in self.interface)
+                needed = ", ".join(f"`{x}`" for x in interface)
                 raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
         try:
             hash(world)

@@ -11,6 +11,7 @@ from shoal.config.settings import flat
 from shoal.engine import reduction_check, team
 from shoal.engine.population import member_layout
 from shoal.engine.run import ProgramSettings
+from shoal.envs.base import unwrapped
 from shoal.envs.checking.check_contract import never_ends
 from shoal.envs.registry import TRIAL
 from shoal.monitor.companions import Companion
@@ -101,6 +102,8 @@ def plan_run(
             f"eval_max_steps={run.eval_max_steps:,} and training never resets; give a time limit, such as "
             "max_episode_steps=1000"
         )
+    if caution := getattr(unwrapped(experiment.environment), "caution", ""):
+        call.note(caution)
     first = experiment.solo[0]  # the settings on whose values a program depends are the same for all members
     team.team_return_of(experiment.environment)
     score = run.score if is_metric_name(run.score) else load_function("score", run.score)
