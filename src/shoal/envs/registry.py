@@ -176,7 +176,9 @@ def make(name: object, /, **parameters: object) -> Environment:
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
     if not isinstance(name, str) and actors_of(name) is not None:
-        limits = {x: check_count(type(name).__name__, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)}
+        limits = {
+            x: check_count(type(name).__name__, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)
+        }
         suite: Any = FAMILIES["gymnax/"].adapter()
         return _wrap(suite.of_actors(name, parameters), *limits.values())
     name = text("name", name, "CartPole-v1")

@@ -110,7 +110,9 @@ class ActorWorld(Adapted):
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
         """Make one step by the world's inner function, without its own reset where it has both."""
         observation, after, rewards, flag, info = self._stepped(state, action, key)
-        is_over, is_cut = (jnp.reshape(jnp.asarray(x, bool), ()) for x in (flag, info.get("truncated", False)))
+        is_over, is_cut = (
+            jnp.reshape(jnp.asarray(x, bool), ()) for x in (flag, info.get("truncated", False))
+        )
         died = is_over | is_cut
         if not self.limit_terminates:
             died = jnp.reshape(jnp.asarray(info.get("terminated", is_over & ~is_cut), bool), ())
@@ -226,7 +228,9 @@ def portable(world: Any, parameters: Mapping[str, object]) -> dict[str, object]:
     fields = {name: x for name, x in parameters.items() if name not in reserved}
     params = params_of(type(world).__name__, world, parameters.get("params"), fields)
     values, cls = _fields_of(params), type(params)
-    is_plain = all(isinstance(y, PLAIN) for x in values.values() for y in (x if isinstance(x, tuple) else (x,)))
+    is_plain = all(
+        isinstance(y, PLAIN) for x in values.values() for y in (x if isinstance(x, tuple) else (x,))
+    )
     is_importable = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
     if not values or not is_plain or not is_importable or reserved & values.keys():
         return dict(parameters)
@@ -284,7 +288,9 @@ def _as_numbers(subject: str, params: PyTree) -> PyTree:
     """
     for leaf in jax.tree.leaves(params):
         if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
-            raise ShoalError(f"{subject}: params has a {type(leaf).__name__}; a pytree of numbers would be right")
+            raise ShoalError(
+                f"{subject}: params has a {type(leaf).__name__}; a pytree of numbers would be right"
+            )
     return jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
 
 

@@ -145,7 +145,6 @@ class GymnaxSuite(Suite):
             return actor_worlds.make_actor_world(type(world).__name__, world, {"params": params})
         return _environment(world, world.default_params if params is None else params, {})
 
-
     def of_actors(self, world: Any, given: Mapping[str, object]) -> Environment:
         """Make the environment of a world of several actors itself."""
         self.require("", world)
