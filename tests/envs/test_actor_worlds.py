@@ -180,22 +180,21 @@ def returning(**changes):
     [
         (TwoActors, {"actions": None}, "TwoActors has no action_space; give actions=4 for whole numbers from 0 to 3"),
         (TwoActors, {"params": None}, "TwoActors has no default_params; give params, which its functions take"),
-        (TwoActors, {"low": -1.0, "high": 1.0}, "actions=3 are whole numbers, and low=-1.0, high=1.0 bound others"),
-        (TwoActors, {"actions": None, "low": -1.0}, "low=-1.0, high=None; give both bounds of actions"),
+        (TwoActors, {"low": -1.0, "high": 1.0}, "actions=3, low=-1.0, high=1.0; give actions, or both bounds"),
+        (TwoActors, {"actions": None, "low": -1.0}, "actions=None, low=-1.0, high=None; give actions, or both bounds"),
         (TwoActors, {"actions": None, "low": (0.0, 1.0), "high": (1.0, 2.0, 3.0)}, "have different lengths"),
         (TwoActors, {"actions": 0}, "TwoActors: actions=0 is out of bounds"),
         (TwoActors, {"actions": 2.5}, "TwoActors: actions=2.5 is not a whole number"),
-        (TwoActors, {"stepz": 3}, r"TwoActors has no parameter 'stepz' \(.*\); did you mean 'steps'"),
+        (TwoActors, {"stepz": 3}, "TwoActors has no parameter 'stepz'; did you mean 'steps'"),
         (TwoActors, {"pay": "much"}, "TwoActors: pay='much' is not a number"),
-        (TwoActors, {"params": {"a": "b"}}, "params has a str; a pytree of numbers would be right"),
         (TwoActors, {"params": "two_actors:Parms"}, "two_actors has no 'Parms'; did you mean 'Params'"),
         (TwoActors, {"params": Params(pay=np.inf)}, "pay.*=inf is out of bounds"),
-        (TwoActors, {"team_return": "max"}, "team_return='max' is "),
+        (TwoActors, {"team_return": 3}, "team_return=3 is "),
         (returning(rewards=jnp.zeros(3)), {}, r"Other returns rewards of shape \(3,\); \(2,\) would be right"),
         (returning(flag=jnp.zeros(2)), {}, r"Other returns a flag of shape \(2,\); \(\) would be right"),
         (type("Zero", (ResetsWithin,), {"n_actors": 0}), {}, "Zero: n_actors=0 is not a whole number of 1 or more"),
         (type("NoHash", (TwoActors,), {"__hash__": None}), {}, "NoHash has no hash; a dataclass has one"),
-        (type("Bare", (), {"n_actors": 2}), {}, "Bare has no `reset`; it needs `reset`, `step`"),
+        (type("Bare", (), {"n_actors": 2}), {}, "Bare cannot be adapted, since .*has no attribute 'reset'"),
         (type("Passes", (), {"n_actors": 2, "__getattr__": lambda self, x: getattr(TwoActors(), x)}), {},
          "Passes is a wrapper; give the environment without it"),
     ],
@@ -209,8 +208,10 @@ def test_what_is_wrong_or_missing_is_one_sentence(world, given, sentence):
 def test_a_name_has_the_fields_of_params_and_is_written_down_with_all_of_them():
     env = make(NAME, **GIVEN, pay=2, max_episode_steps=4)
     assert env.max_steps == 4 and env.env.params.pay == 2.0
-    for params in ("two_actors:Params", Params()):
-        description = describing.describe_named(NAME, GIVEN | {"params": params, "pay": 2.0})
+    description = describing.describe_named(NAME, GIVEN | {"params": Params()})
+    assert "a value of" not in description.gaps.get("params", "")
+    for _ in range(1):
+        description = describing.describe_named(NAME, GIVEN | {"pay": 2.0})
         written = describing.description_to_json(description)
         assert (
             written["parameters"].items() >= {"params": "two_actors:Params", "pay": 2.0, "steps": 8}.items()

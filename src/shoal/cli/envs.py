@@ -85,12 +85,8 @@ def describe(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     `bounds` as text, "" where there are none.
     """
     environment, bounds, declared = make(name, **parameters), bounds_of(name), parameters_of(name)
-    values = {
-        parameter: parameters.get(parameter, x.default)
-        for parameter, x in declared.items()
-        if x.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-    values |= {parameter: x for parameter, x in parameters.items() if parameter not in declared}
+    named = {parameter: x for parameter, x in declared.items() if x.kind is not x.VAR_KEYWORD}
+    values = {parameter: x.default for parameter, x in named.items()} | parameters
     return {
         "name": name,
         "about": documentation(name),

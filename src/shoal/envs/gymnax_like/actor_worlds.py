@@ -8,19 +8,15 @@ an observation, a state, rewards [A], a flag and `info`. The flag includes the w
 import dataclasses
 import functools
 import inspect
-import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.base.errors import ShoalError, alternatives, nearest
-from shoal.base.imports import import_name, import_object
-from shoal.base.user_errors import describe_error
-from shoal.config.arguments import short_repr
+from shoal.base.errors import ShoalError, nearest
+from shoal.base.imports import import_object
 from shoal.config.struct import Bounds
 from shoal.envs.base import environment, restart, static, transition
 from shoal.envs.parameters import ANY_NUMBER, check_parameters, check_value, convert_to_declared
@@ -28,26 +24,23 @@ from shoal.envs.registry import check_count
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import Converted, converted, of_types
 from shoal.envs.suites.families import actors_of
-from shoal.envs.suites.static_values import PLAIN
-from shoal.envs.suites.suite import Adapted, Facts, Parameters, trace
+from shoal.envs.suites.static_values import plain_parameters
+from shoal.envs.suites.suite import Adapted, Facts, Parameters, numbers_of, trace
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Discrete, Space
 
 GYMNAX_BASE = "gymnax.environments.environment"  # whose class has all names, most without a meaning
-BOUND = float | tuple[float, ...] | None
+_BOUND = float | tuple[float, ...] | None
+_OPTIONAL = {"params": Any, "actions": int | None, "low": _BOUND, "high": _BOUND}
+# Of a name, and as `fields` any of those of `params`, which are known once it is given.
 SETTINGS: Parameters = {
-    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=declared)
-    for name, declared, default in (
-        ("params", Any, None),
-        ("actions", int | None, None),
-        ("low", BOUND, None),
-        ("high", BOUND, None),
-        ("limit_terminates", bool, False),
-        ("team_return", Literal["sum", "mean"], "sum"),
-    )
+    **{
+        k: inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=x)
+        for k, x in _OPTIONAL.items()
+    },
+    **plain_parameters({"limit_terminates": False, "team_return": "sum"}),
+    "fields": inspect.Parameter("fields", inspect.Parameter.VAR_KEYWORD),
 }
-# The fields of `params` are parameters too, which are known once it is given.
-FIELDS: Parameters = {"fields": inspect.Parameter("fields", inspect.Parameter.VAR_KEYWORD, annotation=Any)}
 
 
 @environment
@@ -92,43 +85,51 @@ class ActorWorld(Adapted):
     @property
     def caution(self) -> str:
         """What is lost in a world that resets within its only step; empty for others."""
-        if declares(self.world, "step_env"):
-            return ""
-        return (
+        lost = (
             f"{type(self.world).__name__} resets within `step` and has no `step_env`, so that an episode's true last "
             "observation is lost: where it is truncated, the value of the next episode's start stands for it"
         )
+        return "" if declares(self.world, "step_env") else lost
 
     def reset(self, key: Array) -> tuple[State, TimeStep]:
         """Start a new episode; `info` is zeros."""
         facts = self._facts()
         observation, state = function_of(self.world, "reset")(key, self.params)
-        return of_types(facts.state, state), restart(
-            self._shown(observation), num_agents=self.num_agents, info=facts.no_info()
-        )
+        shown = self._shown(observation)
+        return of_types(facts.state, state), restart(shown, num_agents=self.num_agents, info=facts.no_info())
 
     def step(self, state: State, action: PyTree, key: Array) -> tuple[State, TimeStep]:
         """Make one step by the world's inner function, without its own reset where it has both."""
         observation, after, rewards, flag, info = self._stepped(state, action, key)
-        is_over, is_cut = (
-            jnp.reshape(jnp.asarray(x, bool), ()) for x in (flag, info.get("truncated", False))
-        )
+        is_over, is_cut = jnp.reshape(flag, ()) != 0, jnp.reshape(info.get("truncated", False), ()) != 0
         died = is_over | is_cut
         if not self.limit_terminates:
-            died = jnp.reshape(jnp.asarray(info.get("terminated", is_over & ~is_cut), bool), ())
+            died = jnp.reshape(info.get("terminated", is_over & ~is_cut), ()) != 0
         return of_types(after, after), transition(
             self._shown(observation),
             jnp.reshape(jnp.asarray(rewards, jnp.float32), (self.num_agents,) if self.roles else ()),
             terminated=died,
             truncated=is_over | is_cut,
-            info=dict(self._numbers(info)),
+            info=self._numbers(info),
         )
 
     def _stepped(self, state: State, action: PyTree, key: Array) -> Any:
-        """Return what the world's own step does, given actions of Shoal's space."""
+        """Return what the world's own step does, given actions of Shoal's space.
+
+        Raises:
+          ShoalError: rewards or flag have another shape than the convention's.
+        """
         each = action if self.num_agents > 1 else jnp.asarray(action)[None]
         own = jnp.reshape(jax.vmap(self.actions.to_package)(each), (self.num_agents, *self.action_shape))
-        return function_of(self.world, "step")(key, state, own, self.params)
+        made = function_of(self.world, "step")(key, state, own, self.params)
+        for what, shape, right in (
+            ("rewards", np.shape(made[2]), (self.num_agents,)),
+            ("a flag", np.shape(made[3]), ()),
+        ):
+            if shape != right and (np.prod(shape), np.prod(right)) != (1, 1):
+                who = type(self.world).__name__
+                raise ShoalError(f"{who} returns {what} of shape {shape}; {right} would be right")
+        return made
 
     def _shown(self, observation: PyTree) -> Array:
         """Return the observation as a vector, or as one for each of several actors, [A, o]."""
@@ -136,31 +137,25 @@ class ActorWorld(Adapted):
         flat = jnp.concatenate(parts)
         return jnp.broadcast_to(flat, (self.num_agents, flat.size)) if self.num_agents > 1 else flat
 
-    def _numbers(self, info: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-        """Yield the entries that are one number, or one for each of several actors."""
-        for name, x in info.items():
-            kinds = bool | int | float | np.ndarray | np.generic | jax.Array
-            if isinstance(x, kinds) and (np.size(x) == 1 or np.shape(x) == (self.num_agents,)):
-                array = jnp.asarray(x)
-                yield name, jnp.reshape(array, () if array.size == 1 else array.shape).astype(array.dtype)
+    def _numbers(self, info: Mapping[str, object]) -> dict[str, Array]:
+        """Return the entries that are one number, or one for each of several actors."""
+        count = self.num_agents
+        numbers = {name: x for name, x in numbers_of(info).items() if x.size in (1, count)}
+        return {name: jnp.reshape(x, () if x.size == 1 else (count,)) for name, x in numbers.items()}
 
     def _facts(self) -> Facts:
         """Read shapes and dtypes, for parameters that may be traced."""
 
-        def play(key: Array) -> tuple[PyTree, PyTree, dict[str, Array]]:
-            after, timestep = self.step(*self._first(key), key)
-            return after, timestep.observation, dict(timestep.info)
+        def play(key: Array) -> tuple[PyTree, PyTree, Mapping[str, Array]]:
+            _, state = function_of(self.world, "reset")(key, self.params)
+            actions = jax.vmap(self.action_space.sample)(jax.random.split(key, self.num_agents))
+            after, timestep = self.step(state, actions if self.roles else actions[0], key)
+            return after, timestep.observation, timestep.info
 
         return trace(self.world, play)
 
-    def _first(self, key: Array) -> tuple[State, Array]:
-        """Return a first state of the world and random actions."""
-        state = function_of(self.world, "reset")(key, self.params)[1]
-        each = jax.vmap(self.action_space.sample)(jax.random.split(key, self.num_agents))
-        return state, each if self.num_agents > 1 else each[0]
 
-
-def make_actor_world(subject: str, world: Any, given: Mapping[str, object]) -> Environment:
+def make_actor_world(subject: str, world: Any, given: Mapping[str, Any]) -> Environment:
     """Make the environment of a world of several actors.
 
     Args:
@@ -169,74 +164,57 @@ def make_actor_world(subject: str, world: Any, given: Mapping[str, object]) -> E
     Raises:
       ShoalError: a setting is missing or wrong, or the world's functions are not those of the convention.
     """
-    check_count(subject, "n_actors", actors_of(world) or 0)
-    settings = {name: x.default for name, x in SETTINGS.items()}
-    for name in settings.keys() & given.keys():
+    values = {name: x.default for name, x in SETTINGS.items()}
+    for name in given.keys() & SETTINGS.keys():
         where, declared = f"{subject}: {name}", SETTINGS[name].annotation
-        settings[name] = convert_to_declared(where, given[name], declared)
-        check_value(where, settings[name], declared, Bounds(low=1) if name == "actions" else ANY_NUMBER)
+        values[name] = convert_to_declared(where, given[name], declared)
+        check_value(where, values[name], declared, Bounds(low=1) if name == "actions" else ANY_NUMBER)
+    check_count(subject, "n_actors", actors_of(world))
     fields = {name: x for name, x in given.items() if name not in SETTINGS}
-    params = _as_numbers(subject, params_of(subject, world, settings.pop("params"), fields))
-    bounds = [settings.pop(name) for name in ("actions", "low", "high")]
-    actions, shape = _actions(subject, world, params, *bounds)
+    params = params_of(subject, world, values["params"], fields)
+    actions, shape = _actions(subject, world, params, values["actions"], values["low"], values["high"])
     with packages.by_convention(world), jax.ensure_compile_time_eval():
-        key = jax.random.key(0)
-        shown = jax.eval_shape(lambda key: function_of(world, "reset")(key, params)[0], key)
-        size = sum(x.size for x in jax.tree.leaves(shown))
-    observations = Box(-np.inf, np.inf, (size,))
-    env: Any = ActorWorld(params, world, observations, actions, shape, **settings)
+        shown, _ = jax.eval_shape(function_of(world, "reset"), jax.random.key(0), params)
+        space = Box(-np.inf, np.inf, (sum(x.size for x in jax.tree.leaves(shown)),))
+    settings = values["limit_terminates"], values["team_return"]
+    env: Any = ActorWorld(params, world, space, actions, shape, *settings)
     check_parameters(env)
-    with packages.by_convention(world):
-        rewards, flag = jax.eval_shape(lambda key: env._stepped(*env._first(key), key)[2:4], key)
-    _check_shape(subject, "rewards", rewards, (env.num_agents,))
-    _check_shape(subject, "a flag", flag, ())
     env._facts()
     return env
 
 
 def params_of(subject: str, world: Any, given: Any, fields: Mapping[str, object]) -> Any:
-    """Return what the world's functions take, with some of its fields changed.
+    """Return what the world's functions take, with some of its fields changed; whole numbers are int32.
 
     Args:
       given: itself, what makes it, or `module:Name` of either; None for the world's own `default_params`.
+    Raises:
+      ShoalError: there is none, or a field is unknown or wrong.
     """
     if given is None and not declares(world, "default_params"):
         raise ShoalError(
             f"{subject} has no default_params; give params, which its functions take, or module:Name of its class, "
             "such as params=hunting_env:EnvParams"
         )
-    params = world.default_params if given is None else given
-    params = import_object(params) if isinstance(params, str) else params
-    try:
-        params = params() if callable(params) else params
-    except Exception as error:
-        raise ShoalError(f"{subject}: params={short_repr(given)} failed: {describe_error(error)}") from error
+    named = import_object(given) if isinstance(given, str) else given
+    with packages.by_convention(world):
+        params = world.default_params if given is None else named() if callable(named) else named
     own = _fields_of(params)
-    for name in fields:
-        if name not in own:
-            options = [*SETTINGS, *own]
-            has = alternatives(name, options, "shoal envs", "it has")
-            raise ShoalError(f"{subject} has no parameter {name!r} ({has}){nearest(name, options)}")
+    if unknown := next(iter(fields.keys() - own.keys()), ""):
+        raise ShoalError(f"{subject} has no parameter {unknown!r}{nearest(unknown, [*SETTINGS, *own])}")
     changes = {name: _like(f"{subject}: {name}", x, own[name]) for name, x in fields.items()}
     replace: Callable[..., Any] = getattr(params, "_replace", functools.partial(dataclasses.replace, params))
-    return replace(**changes) if changes else params
+    params = replace(**changes) if changes else params
+    return jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
 
 
-def portable(world: Any, parameters: Mapping[str, object]) -> dict[str, object]:
-    """Return parameters with `params` by its class and all its fields, where each can be written down."""
-    reserved = {*SETTINGS, *inspect.signature(type(world)).parameters}
-    fields = {name: x for name, x in parameters.items() if name not in reserved}
-    params = params_of(type(world).__name__, world, parameters.get("params"), fields)
-    values, cls = _fields_of(params), type(params)
-    is_plain = all(
-        isinstance(y, PLAIN) for x in values.values() for y in (x if isinstance(x, tuple) else (x,))
-    )
-    is_importable = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
-    if not values or not is_plain or not is_importable or reserved & values.keys():
+def portable(world: Any, parameters: Mapping[str, object], of_class: Parameters) -> dict[str, object]:
+    """Return parameters, with all numbers and texts of a `params` that is named, whose defaults may change later."""
+    if not isinstance(given := parameters.get("params"), str):
         return dict(parameters)
-    if any(x.default is inspect.Parameter.empty for x in inspect.signature(cls).parameters.values()):
-        return dict(parameters)
-    return {**parameters, **values, "params": import_name(cls)}
+    fields = _fields_of(params_of(type(world).__name__, world, given, {}))
+    reserved = SETTINGS.keys() | of_class.keys()
+    return {k: x for k, x in fields.items() if np.ndim(x) == 0 and k not in reserved} | dict(parameters)
 
 
 def declares(world: Any, name: str) -> bool:
@@ -254,51 +232,27 @@ def _actions(
     subject: str, world: Any, params: PyTree, count: int | None, low: Any, high: Any
 ) -> tuple[Converted, tuple[int, ...]]:
     """Return the space of one actor's actions, and the shape of one as the world takes it."""
-    if count is not None and (low is not None or high is not None):
+    if (low is None) != (high is None) or (count is not None and low is not None):
         raise ShoalError(
-            f"{subject}: actions={count} are whole numbers, and low={low}, high={high} bound others; give one of both"
+            f"{subject}: actions={count}, low={low}, high={high}; give actions, or both bounds and no actions"
         )
-    if (low is None) != (high is None):
-        raise ShoalError(f"{subject}: low={low}, high={high}; give both bounds of actions")
     if count is not None:
         return Converted(Discrete(count), (), np.int32), ()
-    if low is not None:
-        try:
-            shape = np.broadcast_shapes(np.shape(low), np.shape(high))
-            return Converted(Box(low, high, shape or (1,))), shape
-        except ValueError as error:
-            raise ShoalError(f"{subject}: low={low}, high={high} have different lengths") from error
-    if not declares(world, "action_space"):
-        raise ShoalError(
-            f"{subject} has no action_space; give actions=4 for whole numbers from 0 to 3, or low=-1.0 and high=1.0"
-        )
-    with packages.by_convention(world):
-        of_world = converted(world.action_space(params))
-    shape = of_world.shape if not isinstance(of_world.space, Box) else of_world.space.shape
-    if isinstance(of_world.space, Box) and not shape:
-        of_world = Converted(Box(of_world.space.low, of_world.space.high, (1,)))
-    return of_world, shape
-
-
-def _as_numbers(subject: str, params: PyTree) -> PyTree:
-    """Return params with whole numbers in int32, which are floats where they are data otherwise.
-
-    Raises:
-      ShoalError: a leaf is no number.
-    """
-    for leaf in jax.tree.leaves(params):
-        if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
+    if low is None:
+        if not declares(world, "action_space"):
             raise ShoalError(
-                f"{subject}: params has a {type(leaf).__name__}; a pytree of numbers would be right"
+                f"{subject} has no action_space; give actions=4 for whole numbers from 0 to 3, or low=-1.0 and high=1.0"
             )
-    return jax.tree.map(lambda x: np.asarray(x, np.int32) if type(x) is int else x, params)
-
-
-def _check_shape(subject: str, what: str, made: Any, shape: tuple[int, ...]) -> None:
-    """Require the shape of what a step returns; where it has one number any shape of one is right."""
-    own = np.shape(made)
-    if own != shape and (math.prod(own), math.prod(shape)) != (1, 1):
-        raise ShoalError(f"{subject} returns {what} of shape {own}; {shape} would be right")
+        with packages.by_convention(world):
+            own = converted(world.action_space(params))
+        if not isinstance(own.space, Box):
+            return own, own.shape
+        low, high = own.space.low, own.space.high
+    try:
+        shape = np.broadcast_shapes(np.shape(low), np.shape(high))
+    except ValueError as error:
+        raise ShoalError(f"{subject}: low={low}, high={high} have different lengths") from error
+    return Converted(Box(low, high, shape or (1,))), shape
 
 
 def _fields_of(params: Any) -> dict[str, Any]:

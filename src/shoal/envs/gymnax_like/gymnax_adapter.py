@@ -108,7 +108,7 @@ class GymnaxSuite(Suite):
         """Return the parameters of the class and those of its `params`, but for a limit that Shoal keeps."""
         usual = self.world_of(name, ())
         if actors_of(usual) is not None:
-            return self.class_parameters(name) | actor_worlds.SETTINGS | actor_worlds.FIELDS
+            return self.class_parameters(name) | actor_worlds.SETTINGS
         default = usual.default_params
         with packages.by_convention(usual):
             names = [x.name for x in dataclasses.fields(default)]
@@ -139,28 +139,23 @@ class GymnaxSuite(Suite):
         limit = None if observes_time(world) else getattr(params, name, None)
         return check_count(type(world).__name__, name, limit)
 
-    def environment(self, world: Any, params: PyTree = None) -> Environment:
-        """Make the environment of an object, by default with its usual parameters."""
+    def environment(self, world: Any, params: PyTree = None, **given: Any) -> Environment:
+        """Make the environment of an object, by default with its usual parameters; of several actors with others."""
         if actors_of(world) is not None:
-            return actor_worlds.make_actor_world(type(world).__name__, world, {"params": params})
+            return actor_worlds.make_actor_world(type(world).__name__, world, {"params": params, **given})
         return _environment(world, world.default_params if params is None else params, {})
 
-    def of_actors(self, world: Any, given: Mapping[str, object]) -> Environment:
-        """Make the environment of a world of several actors itself."""
-        self.require("", world)
-        return actor_worlds.make_actor_world(type(world).__name__, world, given)
-
     def interface_of(self, world: Any) -> tuple[str, ...]:
-        """Return gymnax's functions; of a world of several actors those that are used."""
-        if actors_of(world) is None:
-            return self.interface
-        inner = ("reset_env", "step_env")
-        return tuple(x if actor_worlds.declares(world, x) else x.removesuffix("_env") for x in inner)
+        """Return gymnax's functions; of a world of several actors only what tells a wrapper."""
+        of_actors = ("n_actors",) if hasattr(world, "n_actors") else ()
+        return self.interface if actors_of(world) is None else of_actors
 
     def portable_parameters(self, name: str, parameters: Mapping[str, object]) -> dict[str, object]:
         """Return the parameters that a run writes down, of a world of several actors with the fields of its params."""
         world = self.world_of(name, self.arguments(name, parameters))
-        return dict(parameters) if actors_of(world) is None else actor_worlds.portable(world, parameters)
+        if actors_of(world) is None:
+            return dict(parameters)
+        return actor_worlds.portable(world, parameters, self.class_parameters(name))
 
 
 class CraftaxSuite(GymnaxSuite):
