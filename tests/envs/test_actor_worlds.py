@@ -30,8 +30,12 @@ needs_gymnax = pytest.mark.skipif(
 )
 
 
-def two(params=None, world=TwoActors, **given):
-    return make(world(), params=Params() if params is None else params, **({"actions": 3} | given))
+WORLD = TwoActors()
+
+
+def two(params=None, world=None, **given):
+    made = WORLD if world is None else world()
+    return make(made, params=Params() if params is None else params, **({"actions": 3} | given))
 
 
 def test_its_one_observation_is_shown_to_all_and_each_is_paid_for_its_own_action():

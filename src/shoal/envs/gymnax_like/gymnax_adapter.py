@@ -146,8 +146,8 @@ class GymnaxSuite(Suite):
         return _environment(world, world.default_params if params is None else params, {})
 
     def interface_of(self, world: Any) -> tuple[str, ...]:
-        """Return gymnax's functions; of a world of several actors only what tells a wrapper."""
-        of_actors = ("n_actors",) if hasattr(world, "n_actors") else ()
+        """Return gymnax's functions; of a world of several actors those that it has, which tells a wrapper."""
+        of_actors = tuple(x for x in ("n_actors", "reset_env", "step_env") if hasattr(world, x))
         return self.interface if actors_of(world) is None else of_actors
 
     def portable_parameters(self, name: str, parameters: Mapping[str, object]) -> dict[str, object]:
