@@ -176,8 +176,8 @@ def make(name: object, /, **parameters: object) -> Environment:
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
     if not isinstance(name, str) and actors_of(name) is not None:
-        kind, suite = type(name).__name__, FAMILIES["gymnax/"].adapter()
-        limits = [check_count(kind, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)]
+        suite: Any = FAMILIES["gymnax/"].adapter()
+        limits = [check_count(type(name).__name__, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)]
         suite.require("", name)
         return _wrap(suite.environment(name, **parameters), *limits)
     name = text("name", name, "CartPole-v1")
