@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -212,16 +213,10 @@ def test_what_is_wrong_or_missing_is_one_sentence(world, given, sentence):
 def test_a_name_has_the_fields_of_params_and_is_written_down_with_all_of_them():
     env = make(NAME, **GIVEN, pay=2, max_episode_steps=4)
     assert env.max_steps == 4 and env.env.params.pay == 2.0
-    description = describing.describe_named(NAME, GIVEN | {"params": Params()})
-    assert "a value of" not in description.gaps.get("params", "")
-    for _ in range(1):
-        description = describing.describe_named(NAME, GIVEN | {"pay": 2.0})
-        written = describing.description_to_json(description)
-        assert (
-            written["parameters"].items() >= {"params": "two_actors:Params", "pay": 2.0, "steps": 8}.items()
-        )
-        rebuilt, again = describing.rebuild(written, {"steps": 5})
-        assert (rebuilt.params.pay, int(rebuilt.params.steps)) == (2.0, 5) and again.parameters["steps"] == 5
+    written = describing.description_to_json(describing.describe_named(NAME, GIVEN | {"pay": 2.0}))
+    assert written["parameters"].items() >= {"params": "two_actors:Params", "pay": 2.0, "steps": 8}.items()
+    rebuilt, again = describing.rebuild(written, {"steps": 5})
+    assert (rebuilt.params.pay, int(rebuilt.params.steps)) == (2.0, 5) and again.parameters["steps"] == 5
     paid = jax.vmap(lambda x: make(NAME, **GIVEN, pay=x).params.pay)(jnp.asarray([1.0, 2.0]))
     assert paid.tolist() == [1.0, 2.0]
 
@@ -259,12 +254,12 @@ def test_the_checker_finds_nothing(env):
 @pytest.mark.slow
 @pytest.mark.parametrize("sets", [{"agent_id": True}, {"parameters": "agent"}])
 def test_each_actor_learns_its_own_action(sets, tmp_path):
-    sizes = {"num_envs": 16, "num_steps": 32, "hidden_sizes": (32, 32), "eval_episodes": 20}
-    run = shoal.train(
-        two(), total_steps=60_000, seeds=5, run_dir=tmp_path / "run", progress=False, **sizes, **sets
+    sizes = {"num_envs": 8, "num_steps": 32, "num_evals": 2, "eval_episodes": 20}
+    shoal.train(
+        two(), total_steps=150_000, seeds=5, run_dir=tmp_path / "run", progress=False, **sizes, **sets
     )
-    returns = run.summary["absolute"]["return"] if "absolute" in run.summary else run.summary
-    assert returns
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert min(summary["absolute"]["returns"]) > 15.9  # of 16: eight steps of two
 
 
 @needs_gymnax
