@@ -179,7 +179,7 @@ def make(name: object, /, **parameters: object) -> Environment:
         suite: Any = FAMILIES["gymnax/"].adapter()
         limits = [check_count(type(name).__name__, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)]
         suite.require("", name)
-        return _wrap(suite.environment(name, **parameters), *limits)
+        return _wrap(suite.environment(name, None, parameters), *limits)
     name = text("name", name, "CartPole-v1")
     entry = _entry(name)
     constructor = resolve(name, entry.constructor)

@@ -148,7 +148,7 @@ class ActorWorld(Adapted):
 
         def play(key: Array) -> tuple[PyTree, PyTree, Mapping[str, Array]]:
             _, state = function_of(self.world, "reset")(key, self.params)
-            actions = jax.vmap(self.action_space.sample)(jax.random.split(key, self.num_agents))
+            actions: Any = jax.vmap(self.action_space.sample)(jax.random.split(key, self.num_agents))
             after, timestep = self.step(state, actions if self.roles else actions[0], key)
             return after, timestep.observation, timestep.info
 
