@@ -252,8 +252,7 @@ def test_the_checker_finds_nothing(env):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sets", [{"agent_id": True}, {"parameters": "agent"}])
-def test_each_actor_learns_its_own_action(sets, tmp_path):
+def test_each_actor_learns_its_own_action(tmp_path):
     sizes = {"num_envs": 8, "num_steps": 32, "num_evals": 2, "eval_episodes": 20}
     shoal.train(
         two(), total_steps=150_000, seeds=5, run_dir=tmp_path / "run", progress=False, **sizes, **sets
