@@ -253,10 +253,8 @@ def test_the_checker_finds_nothing(env):
 
 @pytest.mark.slow
 def test_each_actor_learns_its_own_action(tmp_path):
-    sizes = {"num_envs": 8, "num_steps": 32, "num_evals": 2, "eval_episodes": 20}
-    shoal.train(
-        two(), total_steps=150_000, seeds=5, run_dir=tmp_path / "run", progress=False, **sizes, **sets
-    )
+    sizes = {"num_envs": 8, "num_steps": 32, "num_evals": 5, "eval_episodes": 20, "parameters": "agent"}
+    shoal.train(two(), total_steps=150_000, seeds=5, run_dir=tmp_path / "run", progress=False, **sizes)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert min(summary["absolute"]["returns"]) > 15.9  # of 16: eight steps of two
 
