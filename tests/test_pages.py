@@ -57,6 +57,7 @@ SKIPPED = [
     ("grid", "takes hours", "shoal train XLand-MiniGrid-R1-9x9 trial_episodes=5", "shoal eval runs/agent"),
     ("grid", "of a run that takes minutes", "shoal eval runs/small"),
     ("gymnax", "installs packages, or compiles for minutes", "make extras", ".venv/", "shoal train"),
+    ("gymnax", "of a clone of jaxagents", "cd jax-agents"),
     ("jaxmarl", "installs packages, or compiles for minutes", "make extras", ".venv/", "shoal train"),
     ("jumanji", "installs packages, or compiles for minutes", "make extras", "shoal train"),
     (
