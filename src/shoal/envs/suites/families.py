@@ -63,8 +63,8 @@ def actors_of(world: object) -> Any:
 
     None for another object: those of Shoal and of JaxMARL have `num_agents`.
     """
-    inner = getattr(getattr(world, "_env", None), "n_actors", None)
-    return None if hasattr(world, "num_agents") else getattr(world, "n_actors", inner)
+    count = getattr(world, "n_actors", getattr(getattr(world, "_env", None), "n_actors", None))
+    return None if count is None or hasattr(world, "num_agents") else count
 
 
 def closest_environment(name: str, known: Iterable[str]) -> str:
