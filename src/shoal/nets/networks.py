@@ -12,7 +12,7 @@ import jax
 from shoal.base import registers
 from shoal.base.imports import import_name
 from shoal.config import settings, struct
-from shoal.nets import torso_choice
+from shoal.nets import linen, torso_choice
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.actor_critic_config import ActorCriticConfig, DistributionName
 from shoal.nets.joint import JointNetwork
@@ -85,8 +85,8 @@ class ClassOfNetworks:
         return declares(self.imported(), "previous_reward", True)
 
     def build(self, spec: EnvSpec, key: Array) -> PyTree:
-        """Build a new network of the class."""
-        return self.imported()(spec, key=key)
+        """Build a new network of the class; a module of flax.linen is held with its parameters."""
+        return linen.build(self.imported(), spec, key)
 
 
 @struct.struct

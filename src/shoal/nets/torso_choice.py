@@ -27,6 +27,7 @@ from shoal.base import registers
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name, import_object
 from shoal.config import settings, struct
+from shoal.nets import linen
 from shoal.nets.headed import Head
 from shoal.nets.part_names import KINDS
 from shoal.types import Array, PyTree
@@ -55,8 +56,8 @@ class PartClass:
     part_class: str | Callable[..., PyTree] = settings.hidden()  # or its module:Name
 
     def build(self, space: Any, key: Array) -> Any:
-        """Build a new part of the class."""
-        return imported(self.part_class)(space, key=key)
+        """Build a new part of the class; a module of flax.linen is held with its parameters."""
+        return linen.build(imported(self.part_class), space, key, is_part=True)
 
 
 @struct.struct
@@ -95,17 +96,13 @@ def struct_or_class(
         if not dataclasses.is_dataclass(value):
             return holder(given)
     kind = value if isinstance(value, type) else type(value)
+    if linen.is_linen(kind):
+        linen.require_class(f"{setting}={import_name(kind)!r}", value, noun, arguments.partition(",")[0])
+        return holder(given)
     if not struct.is_struct(kind) or not hasattr(kind, "build"):
-        is_linen = any(x.__module__.startswith("flax.linen.") for x in kind.__mro__)
         raise ShoalError(
-            f"{setting}={import_name(kind)!r} is "
-            + (
-                f"a module of flax.linen, which keeps its parameters apart: make it a flax.nnx.Module, built as "
-                f"Class({arguments.replace('key', 'key=key')})."
-                if is_linen
-                else f"a dataclass, but not a {noun}'s settings: decorate it with shoal.config.struct.struct, and give "
-                f"it a method build({arguments})."
-            )
+            f"{setting}={import_name(kind)!r} is a dataclass, but not a {noun}'s settings: decorate it with "
+            f"shoal.config.struct.struct, and give it a method build({arguments})."
         )
     return value() if isinstance(value, type) else value
 

@@ -1,0 +1,281 @@
+"""Modules of `flax.linen` as torsos and networks.
+
+A linen module holds no arrays. `module.init(key, x)["params"]` are held here as `nnx.Param`, and each method calls
+`module.apply`; `key` is the one that `Class(spec, key=key)` would be given, and `x` a batch of one observation of zeros,
+so that the first parameters are linen's own. The call is given a batch of observations, [B, ...], and returns
+
+    features [B, n]                      of a torso
+    policy, value [B]                    of a network; the policy is a distribution, or logits where actions are discrete
+    values of the n actions [B, n]       of a network of action values
+    policy, or value [B]                 of an actor, or a critic, apart
+
+It may have a parameter `action_mask`. (`nnx.bridge.ToNNX` keeps keys and counts beside the parameters, and draws others.)
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import errors, linen, nnx
+from flax.core import meta, unfreeze
+
+from shoal.base.errors import ShoalError
+from shoal.nets.heads import head_for
+from shoal.nets.output_check import zero_batch
+from shoal.ops.distributions import Categorical, MultiCategorical, masked
+from shoal.types import Array, EnvSpec, PyTree
+from shoal.types.contract import described
+from shoal.types.spaces import Box, Space
+
+_STATE = "Shoal holds the parameters of a linen module alone: write it with flax.nnx"
+_MEMORY = (
+    "and Shoal carries no memory of a linen module: choose core='gru' (or 'lstm') behind a module without memory as "
+    "encoder, or write a network with memory of sequence modules (initial and apply; see docs/memory.md)"
+)
+_MODES = ("train", "training", "is_training", "deterministic", "use_running_average")
+
+
+def is_linen(value: object) -> bool:
+    """Report whether a value is a module of flax.linen, or a class of them."""
+    return issubclass(value if isinstance(value, type) else type(value), linen.Module)
+
+
+def require_class(name: str, given: object, noun: str, argument: str) -> None:
+    """Require a class of linen modules that is built without arguments.
+
+    Args:
+      name: the setting and what was given, for the sentence.
+      noun: what is built, and `argument`, what a function is given that makes it.
+    Raises:
+      ShoalError: it is a module, which no file can name, a head, or a class that needs arguments.
+    """
+    if noun == "head":
+        raise ShoalError(
+            f"{name} is a module of flax.linen, which can be a torso or a network; make a head of flax.nnx."
+        )
+    if not isinstance(given, type):
+        right = f"def make({argument}): return {type(given).__name__}(...)"
+        raise ShoalError(
+            f"{name} is a module of flax.linen itself; give its class, or a function such as {right}."
+        )
+    fields = [x for x in dataclasses.fields(given) if x.init and x.name not in ("parent", "name")]
+    absent = (x.default is dataclasses.MISSING and x.default_factory is dataclasses.MISSING for x in fields)
+    missing = [x.name for x, is_absent in zip(fields, absent, strict=True) if is_absent]
+    if missing:
+        values = ", ".join(f"{x}=..." for x in missing)
+        raise ShoalError(
+            f"{name} is a module of flax.linen that needs {' and '.join(missing)}; name a function that gives them, such "
+            f"as def make({argument}): return {given.__name__}({values})."
+        )
+
+
+def build(maker: Callable[..., PyTree], of_whom: Any, key: Array, *, is_part: bool = False) -> PyTree:
+    """Build what a class, or a function, of a user's own makes; a linen module is held with its parameters.
+
+    Args:
+      maker: a linen class, a function `(of_whom) -> module`, or what is called as `maker(of_whom, key=key)`.
+      of_whom: the spec of a network, of an actor or of a critic, or the space of a torso.
+      is_part: whether of a spec an actor or a critic is made.
+    """
+    if is_linen(maker):
+        module = maker()
+    elif isinstance(maker, type) or _takes_key(maker) or not is_linen(module := maker(of_whom)):
+        module = maker(of_whom, key=key)
+    if not is_linen(module):
+        return module
+    if isinstance(of_whom, EnvSpec):
+        return LinenNetwork(module, of_whom, key, is_part=is_part)
+    return LinenTorso(module, of_whom, key)
+
+
+def _takes_key(function: Callable) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(x.name == "key" or x.kind is x.VAR_KEYWORD for x in parameters)
+
+
+class Definition:
+    """A linen module as a part of a tree's structure: its fields may be lists, which have no hash."""
+
+    def __init__(self, module: linen.Module):
+        self.module = module
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Definition) and self.module == other.module
+
+    def __hash__(self) -> int:
+        return hash(type(self.module))
+
+
+class LinenModule(nnx.Module):
+    """A linen module and its parameters, called with observations with any leading axes.
+
+    Raises:
+      ShoalError: it has a memory, a mode, or arrays or keys beside its parameters.
+    """
+
+    def __init__(self, module: linen.Module, space: Space, key: Array):
+        self.definition = Definition(module)
+        self.num_axes = jax.tree.leaves(zero_batch(space, ()))[0].ndim  # of one observation's first entry
+        asked = _arguments(module)
+        self.takes_mask = "action_mask" in asked
+        with linen.intercept_methods(_refuse_state(self.name)):
+            output, variables = module.init_with_output(key, zero_batch(space, (1,)))
+        collections = sorted(variables.keys() - {"params"})
+        if collections:
+            raise ShoalError(f"{self.name} keeps {', '.join(collections)} beside its parameters; {_STATE}.")
+        self.params = nnx.data(jax.tree.map(nnx.Param, unfreeze(meta.unbox(variables.get("params", {})))))
+        self.check(output)
+
+    @property
+    def name(self) -> str:
+        """The module's name in sentences."""
+        return f"the linen module {type(self.definition.module).__name__}"
+
+    def check(self, output: PyTree) -> None:
+        """Require that the call's output is of the kind that it is used as."""
+
+    def apply(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
+        """Return the module's output for observations with leading axes [...], which its arrays have too."""
+        first = jax.tree.leaves(observation)[0]
+        lead = first.shape[: first.ndim - self.num_axes]
+        inputs = (observation, action_mask) if self.takes_mask else (observation,)
+        if len(lead) == 1:
+            return self._of_batch(*inputs)
+        size = math.prod(lead)
+        flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(lead) :]), inputs)
+        # What does not change with the batch, such as a deviation [n] of all its rows, has none of its axes.
+        wider = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size + 1, *x.shape[1:]), x.dtype), flat)
+        others = jax.tree.leaves(jax.eval_shape(self._of_batch, *wider))
+        leaves, structure = jax.tree.flatten(self._of_batch(*flat))
+        pairs = zip(leaves, others, strict=True)
+        return structure.unflatten(
+            x if x.shape == y.shape else x.reshape(*lead, *x.shape[1:]) for x, y in pairs
+        )
+
+    def _of_batch(self, observation: PyTree, *mask: Array | None) -> PyTree:
+        params = jax.tree.map(lambda x: x[...], self.params, is_leaf=lambda x: isinstance(x, nnx.Param))
+        named = dict(zip(("action_mask",), mask, strict=False))
+        try:
+            return self.definition.module.apply({"params": params}, observation, **named)
+        except errors.InvalidRngError as error:
+            raise ShoalError(f"{self.name} draws random numbers in its call; {_STATE}.") from error
+
+
+class LinenTorso(LinenModule):
+    """A torso of a linen module, whose call gives features [B, num_features]."""
+
+    def check(self, output: PyTree) -> None:
+        """Require one array of vectors."""
+        if getattr(output, "ndim", 0) != 2:
+            raise ShoalError(
+                f"{self.name} gives {described(output)} for a batch of one observation; as a torso it must give features, "
+                "an array [1, num_features]."
+            )
+        self.num_features = output.shape[-1]
+
+    def __call__(self, observation: PyTree) -> Array:
+        """Map observations with leading axes [...] to features [..., num_features]."""
+        return self.apply(observation)
+
+
+class LinenNetwork(LinenModule):
+    """A network of a linen module, whose call gives a policy and a value, or values of actions; or an actor, or a critic.
+
+    Args:
+      is_part: whether it is an actor or a critic, whose call gives one of both.
+    """
+
+    def __init__(self, module: linen.Module, spec: EnvSpec, key: Array, *, is_part: bool):
+        if spec.critic_only or spec.actor_only or spec.num_agents > 1:
+            raise ShoalError(
+                f"the linen module {type(module).__name__} gives policy and value in one call, and this environment shows "
+                "its actor and its critic different observations, or all agents at once; choose it as encoder, or as "
+                "actor_network and critic_network."
+            )
+        self.space, self.is_part = spec.action_space, is_part
+        super().__init__(module, spec.observation_space, key)
+
+    def policy(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
+        """Return a distribution with batch axes [...]; logits are masked, of a distribution those that Shoal knows."""
+        output = self.apply(observation, action_mask)
+        return self._distribution(output if self.is_part else self._both(output)[0], action_mask)
+
+    def value(self, observation: PyTree) -> PyTree:
+        """Return values [...]."""
+        output = self.apply(observation)
+        return output if self.is_part else self._both(output)[1]
+
+    def policy_and_value(
+        self, observation: PyTree, action_mask: Array | None = None
+    ) -> tuple[PyTree, PyTree]:
+        """Return both, of one call."""
+        policy, value = self._both(self.apply(observation, action_mask))
+        return self._distribution(policy, action_mask), value
+
+    def values(self, observation: PyTree) -> Array:
+        """Return the values of actions, [..., n]."""
+        return self.apply(observation)
+
+    def _both(self, output: PyTree) -> tuple[PyTree, PyTree]:
+        # A distribution may be a named tuple itself.
+        if type(output) not in (tuple, list) or len(output) != 2:
+            raise ShoalError(f"{self.name} gives {described(output)}; it must give a policy and a value.")
+        return tuple(output)
+
+    def _distribution(self, policy: PyTree, mask: Array | None) -> PyTree:
+        if isinstance(policy, jax.Array):
+            if isinstance(self.space, Box):
+                raise ShoalError(
+                    f"{self.name} gives {described(policy)} as policy for actions of a Box; give a distribution, such as "
+                    "shoal.ops.distributions.Normal(mean, deviation)."
+                )
+            return head_for(self.space)(policy, mask)  # type: ignore[call-arg]
+        if mask is None or self.takes_mask:
+            return policy
+        if isinstance(policy, Categorical | MultiCategorical):
+            return masked(policy, mask)
+        raise ShoalError(
+            f"{self.name} gives {described(policy)}, which a mask of legal actions cannot restrict; give logits, or let "
+            "the call take action_mask."
+        )
+
+
+def _arguments(module: linen.Module) -> list[str]:
+    """Return the names of the parameters of a module's call, which needs none but the observation and a mask.
+
+    Raises:
+      ShoalError: it needs others, such as a carry or a mode.
+    """
+    parameters = list(inspect.signature(type(module).__call__).parameters.values())[1:]
+    needed = [
+        x.name
+        for x in parameters
+        if x.default is x.empty
+        and x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)
+        and x.name != "action_mask"
+    ]
+    name = f"the linen module {type(module).__name__}"
+    if any(x in _MODES for x in needed):
+        raise ShoalError(f"{name} is called with ({', '.join(needed)}), which says a mode; {_STATE}.")
+    if len(needed) != 1:
+        raise ShoalError(
+            f"{name} is called with ({', '.join(needed)}) and not with an observation alone, {_MEMORY}."
+        )
+    return [x.name for x in parameters]
+
+
+def _refuse_state(name: str) -> Callable:
+    """Return an interceptor of calls that refuses modules with memory or random numbers among those that are called."""
+
+    def intercept(call: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
+        module = context.module
+        if isinstance(module, linen.RNN | linen.RNNCellBase):
+            raise ShoalError(f"{name} is recurrent ({type(module).__name__}), {_MEMORY}.")
+        if isinstance(module, linen.Dropout) and module.rate > 0:
+            raise ShoalError(f"{name} has Dropout, which draws random numbers in training; {_STATE}.")
+        return call(*args, **kwargs)
+
+    return intercept
