@@ -137,7 +137,7 @@ class LinenModule(nnx.Module):
     def check(self, output: PyTree) -> None:
         """Require that the call's output is of the kind that it is used as."""
 
-    def apply(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
+    def compute(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return the module's output for observations with leading axes [...], which its arrays have too."""
         first = jax.tree.leaves(observation)[0]
         lead = first.shape[: first.ndim - self.num_axes]
@@ -178,7 +178,7 @@ class LinenTorso(LinenModule):
 
     def __call__(self, observation: PyTree) -> Array:
         """Map observations with leading axes [...] to features [..., num_features]."""
-        return self.apply(observation)
+        return self.compute(observation)
 
 
 class LinenNetwork(LinenModule):
@@ -200,24 +200,24 @@ class LinenNetwork(LinenModule):
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return a distribution with batch axes [...]; logits are masked, of a distribution those that Shoal knows."""
-        output = self.apply(observation, action_mask)
+        output = self.compute(observation, action_mask)
         return self._distribution(output if self.is_part else self._both(output)[0], action_mask)
 
     def value(self, observation: PyTree) -> PyTree:
         """Return values [...]."""
-        output = self.apply(observation)
+        output = self.compute(observation)
         return output if self.is_part else self._both(output)[1]
 
     def policy_and_value(
         self, observation: PyTree, action_mask: Array | None = None
     ) -> tuple[PyTree, PyTree]:
         """Return both, of one call."""
-        policy, value = self._both(self.apply(observation, action_mask))
+        policy, value = self._both(self.compute(observation, action_mask))
         return self._distribution(policy, action_mask), value
 
     def values(self, observation: PyTree) -> Array:
         """Return the values of actions, [..., n]."""
-        return self.apply(observation)
+        return self.compute(observation)
 
     def _both(self, output: PyTree) -> tuple[PyTree, PyTree]:
         # A distribution may be a named tuple itself.

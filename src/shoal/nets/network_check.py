@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_frames
 from shoal.config.struct import named_leaves, path_name
-from shoal.nets import output_check, torso_choice, torsos
+from shoal.nets import linen, output_check, torso_choice, torsos
 from shoal.nets.composition import is_noisy
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.noisy import with_noise
@@ -52,6 +52,11 @@ def check_network(
             if modules
             else f"{name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
             "and critic; a network with memory is made of sequence modules."
+        )
+    if of_action_critics and isinstance(network, linen.LinenNetwork):
+        raise ShoalError(
+            f"{name} is a module of flax.linen, and one call gives no actor and critics of its actions; choose it as "
+            "encoder (and another as critic_encoder) of Shoal's own, or write the network with flax.nnx."
         )
     if not modules:
         methods = ("values",) if of_action_values else ("policy", "value")
@@ -261,7 +266,7 @@ def _check_call(part: PyTree, name: str, arguments: str, returned: str) -> None:
 def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str) -> PyTree:
     """Build a network for a spec, or a torso for a space."""
     try:
-        return network_class(spec, key=jax.random.key(0))
+        return linen.build(network_class, spec, jax.random.key(0))
     except TypeError as error:
         if user_frames(error):  # its constructor takes what it is given, and fails by itself
             raise
@@ -289,7 +294,7 @@ def _check_tree(
                 "arrays of floats (a stored key or nnx.Rngs is not)."
             )
     try:
-        traced = jax.eval_shape(lambda key: network_class(spec, key=key), jax.random.key(0))
+        traced = jax.eval_shape(lambda key: linen.build(network_class, spec, key), jax.random.key(0))
         missing = named_leaves(network).keys() - named_leaves(traced).keys()
     except (
         ValueError
