@@ -24,6 +24,7 @@ from shoal.records.directory import parameters_sha256
 
 CHILD = Path(__file__).with_name("child.py")
 SOURCE = Path(__file__).parents[2] / "src"
+NETWORKS = Path(__file__).parents[1] / "algos"
 LIMIT = 240.0  # seconds that a process may take
 TINY = {
     **{"hidden_sizes": 8, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "update_epochs": 1},
@@ -33,6 +34,9 @@ VARIANTS = {
     "feed-forward": {"seeds": 2, "devices": 1},
     "recurrent": {"seeds": 1, "devices": 1, "core": "gru", "core_size": 8},
     "one seed in two groups": {"seeds": 1, "devices": 2, "env_groups": 2},
+    "a linen network": {
+        **{"seeds": 2, "devices": 1, "hidden_sizes": None, "network": "linen_networks:network"},
+    },
     "ten seeds": {"seeds": 10, "devices": 2},
     "sac and its replay": {
         **{"seeds": 1, "devices": 1, "algorithm": "sac", "num_minibatches": None, "update_epochs": None},
@@ -72,7 +76,7 @@ class Workplace(NamedTuple):
         variables = {
             name: x for name, x in os.environ.items() if name not in ("SHOAL_CACHE", "KILL_AT", "COUNT_TO")
         }
-        return variables | {"XDG_CACHE_HOME": str(self.cache), "PYTHONPATH": str(SOURCE)}
+        return variables | {"XDG_CACHE_HOME": str(self.cache), "PYTHONPATH": f"{SOURCE}{os.pathsep}{NETWORKS}"}
 
 
 def finish(process: subprocess.Popen, limit: float = LIMIT) -> tuple[int, str, str]:

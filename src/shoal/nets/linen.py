@@ -217,12 +217,15 @@ class LinenNetwork(LinenModule):
 
     def values(self, observation: PyTree) -> Array:
         """Return the values of actions, [..., n]."""
-        return self.compute(observation)
+        output = self.compute(observation)
+        if not isinstance(output, jax.Array):
+            raise ShoalError(f"{self.name} gives {described(output)}; it must give the values of actions [B, n].")
+        return output
 
     def _both(self, output: PyTree) -> tuple[PyTree, PyTree]:
         # A distribution may be a named tuple itself.
         if type(output) not in (tuple, list) or len(output) != 2:
-            raise ShoalError(f"{self.name} gives {described(output)}; it must give a policy and a value.")
+            raise ShoalError(f"{self.name} gives {described(output)}; it must give a pair, policy and value.")
         return tuple(output)
 
     def _distribution(self, policy: PyTree, mask: Array | None) -> PyTree:
