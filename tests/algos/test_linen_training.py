@@ -58,7 +58,10 @@ def test_the_first_parameters_of_a_run_are_linens_own():
         ("mpe/Spread-v0", {**TINY, "network": linen_networks.network}),
         ("mpe/Spread-v0", {**TINY, "encoder": linen_networks.Torso, "algorithm": "mappo"}),
         ("Pendulum-v1", {**TINY, "network": linen_networks.gaussian}),
-        ("CartPole-v1", {**TINY, "actor_network": linen_networks.Actor, "critic_network": linen_networks.Critic}),
+        (
+            "CartPole-v1",
+            {**TINY, "actor_network": linen_networks.Actor, "critic_network": linen_networks.Critic},
+        ),
         ("CartPole-v1", {**TINY, "encoder": linen_networks.Torso, "core": "gru", "core_size": 4}),
         ("CartPole-v1", {**TINY, "network": linen_networks.Actor, "algorithm": "pqn"}),
         ("CartPole-v1", {**REPLAYED, "network": linen_networks.Actor, "algorithm": "dqn"}),

@@ -225,9 +225,9 @@ def test_the_fields_of_a_network_are_settings(network):
         (RunConfig(), "is a dataclass, but not a network"),
         (
             flax.linen.Dense,
-            "flax.linen.linear:Dense' is a module of flax.linen, .*nnx.Module, built as Class.spec, key=key",
+            r"flax.linen.linear:Dense' is a module of flax.linen that needs features; .*def make.spec.: return Dense",
         ),
-        (flax.linen.Dense(3), "flax.linen.linear:Dense' is a module of flax.linen"),
+        (flax.linen.Dense(3), "flax.linen.linear:Dense' is a module of flax.linen itself; give its class"),
         ("nowhere:Net", "there is no module 'nowhere'"),
     ],
 )

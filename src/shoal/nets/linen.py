@@ -1,15 +1,16 @@
 """Modules of `flax.linen` as torsos and networks.
 
-A linen module holds no arrays. `module.init(key, x)["params"]` are held here as `nnx.Param`, and each method calls
-`module.apply`; `key` is the one that `Class(spec, key=key)` would be given, and `x` a batch of one observation of zeros,
-so that the first parameters are linen's own. The call is given a batch of observations, [B, ...], and returns
+A linen module has no arrays. `module.init(key, x)["params"]` are held here as `nnx.Param`, and each method calls
+`module.apply`; `key` is the one that `Class(spec, key=key)` would be given, and `x` a batch of one observation of
+zeros, so that the first parameters are linen's own. The call is given a batch of observations, [B, ...], and returns
 
     features [B, n]                      of a torso
-    policy, value [B]                    of a network; the policy is a distribution, or logits where actions are discrete
+    policy, value [B]                    of a network; the policy is a distribution, or logits of discrete actions
     values of the n actions [B, n]       of a network of action values
     policy, or value [B]                 of an actor, or a critic, apart
 
-It may have a parameter `action_mask`. (`nnx.bridge.ToNNX` keeps keys and counts beside the parameters, and draws others.)
+It may have a parameter `action_mask`. (`nnx.bridge.ToNNX` keeps keys and counts beside the parameters, and draws
+others.)
 """
 
 import dataclasses
@@ -67,8 +68,8 @@ def require_class(name: str, given: object, noun: str, argument: str) -> None:
     if missing:
         values = ", ".join(f"{x}=..." for x in missing)
         raise ShoalError(
-            f"{name} is a module of flax.linen that needs {' and '.join(missing)}; name a function that gives them, such "
-            f"as def make({argument}): return {given.__name__}({values})."
+            f"{name} is a module of flax.linen that needs {' and '.join(missing)}; name a function that gives them, "
+            f"such as def make({argument}): return {given.__name__}({values})."
         )
 
 
@@ -171,8 +172,8 @@ class LinenTorso(LinenModule):
         """Require one array of vectors."""
         if getattr(output, "ndim", 0) != 2:
             raise ShoalError(
-                f"{self.name} gives {described(output)} for a batch of one observation; as a torso it must give features, "
-                "an array [1, num_features]."
+                f"{self.name} gives {described(output)} for a batch of one observation; as a torso it must give "
+                "features, an array [1, num_features]."
             )
         self.num_features = output.shape[-1]
 
@@ -182,7 +183,7 @@ class LinenTorso(LinenModule):
 
 
 class LinenNetwork(LinenModule):
-    """A network of a linen module, whose call gives a policy and a value, or values of actions; or an actor, or a critic.
+    """A network of a linen module, whose call gives a policy and a value, or values of actions.
 
     Args:
       is_part: whether it is an actor or a critic, whose call gives one of both.
@@ -191,8 +192,8 @@ class LinenNetwork(LinenModule):
     def __init__(self, module: linen.Module, spec: EnvSpec, key: Array, *, is_part: bool):
         if spec.critic_only or spec.actor_only or spec.num_agents > 1:
             raise ShoalError(
-                f"the linen module {type(module).__name__} gives policy and value in one call, and this environment shows "
-                "its actor and its critic different observations, or all agents at once; choose it as encoder, or as "
+                f"the linen module {type(module).__name__} gives policy and value in one call, and this environment "
+                "shows its actor and its critic different observations, or all agents at once; choose it as encoder, or as "
                 "actor_network and critic_network."
             )
         self.space, self.is_part = spec.action_space, is_part
@@ -219,7 +220,9 @@ class LinenNetwork(LinenModule):
         """Return the values of actions, [..., n]."""
         output = self.compute(observation)
         if not isinstance(output, jax.Array):
-            raise ShoalError(f"{self.name} gives {described(output)}; it must give the values of actions [B, n].")
+            raise ShoalError(
+                f"{self.name} gives {described(output)}; it must give the values of actions [B, n]."
+            )
         return output
 
     def _both(self, output: PyTree) -> tuple[PyTree, PyTree]:
@@ -232,8 +235,8 @@ class LinenNetwork(LinenModule):
         if isinstance(policy, jax.Array):
             if isinstance(self.space, Box):
                 raise ShoalError(
-                    f"{self.name} gives {described(policy)} as policy for actions of a Box; give a distribution, such as "
-                    "shoal.ops.distributions.Normal(mean, deviation)."
+                    f"{self.name} gives {described(policy)} as policy for actions of a Box; give a distribution, such "
+                    "as shoal.ops.distributions.Normal(mean, deviation)."
                 )
             return head_for(self.space)(policy, mask)  # type: ignore[call-arg]
         if mask is None or self.takes_mask:
@@ -241,8 +244,8 @@ class LinenNetwork(LinenModule):
         if isinstance(policy, Categorical | MultiCategorical):
             return masked(policy, mask)
         raise ShoalError(
-            f"{self.name} gives {described(policy)}, which a mask of legal actions cannot restrict; give logits, or let "
-            "the call take action_mask."
+            f"{self.name} gives {described(policy)}, which a mask of legal actions cannot restrict; give logits, or "
+            "let the call take action_mask."
         )
 
 
