@@ -227,7 +227,7 @@ def test_the_fields_of_a_network_are_settings(network):
             flax.linen.Dense,
             r"flax.linen.linear:Dense' is a module of flax.linen that needs features; .*def make.spec.: return Dense",
         ),
-        (flax.linen.Dense(3), "flax.linen.linear:Dense' is a module of flax.linen itself; give its class"),
+        (flax.linen.Dense(3), "flax.linen.linear:Dense' is a module of flax.linen itself and not a class"),
         ("nowhere:Net", "there is no module 'nowhere'"),
     ],
 )

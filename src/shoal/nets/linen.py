@@ -33,10 +33,10 @@ from shoal.types.spaces import Box, Space
 
 _STATE = "Shoal holds the parameters of a linen module alone: write it with flax.nnx"
 _MEMORY = (
-    "and Shoal carries no memory of a linen module: choose core='gru' (or 'lstm') behind a module without memory as "
-    "encoder, or write a network with memory of sequence modules (initial and apply; see docs/memory.md)"
+    "Shoal carries no memory of a linen module: choose core='gru' (or 'lstm') behind an encoder without memory, or write "
+    "a network of sequence modules (initial and apply; see docs/memory.md)"
 )
-_MODES = ("train", "training", "is_training", "deterministic", "use_running_average")
+_MODES = {"train", "training", "is_training", "deterministic", "use_running_average"}
 
 
 def is_linen(value: object) -> bool:
@@ -44,32 +44,24 @@ def is_linen(value: object) -> bool:
     return issubclass(value if isinstance(value, type) else type(value), linen.Module)
 
 
-def require_class(name: str, given: object, noun: str, argument: str) -> None:
+def require_class(name: str, given: object, argument: str) -> None:
     """Require a class of linen modules that is built without arguments.
 
     Args:
       name: the setting and what was given, for the sentence.
-      noun: what is built, and `argument`, what a function is given that makes it.
+      argument: what a function is given that makes such a module.
     Raises:
-      ShoalError: it is a module, which no file can name, a head, or a class that needs arguments.
+      ShoalError: it is a module, which no file can name, or a class that needs arguments.
     """
-    if noun == "head":
-        raise ShoalError(
-            f"{name} is a module of flax.linen, which can be a torso or a network; make a head of flax.nnx."
-        )
-    if not isinstance(given, type):
-        right = f"def make({argument}): return {type(given).__name__}(...)"
-        raise ShoalError(
-            f"{name} is a module of flax.linen itself; give its class, or a function such as {right}."
-        )
-    fields = [x for x in dataclasses.fields(given) if x.init and x.name not in ("parent", "name")]
-    absent = (x.default is dataclasses.MISSING and x.default_factory is dataclasses.MISSING for x in fields)
-    missing = [x.name for x, is_absent in zip(fields, absent, strict=True) if is_absent]
-    if missing:
+    kind: Any = given if isinstance(given, type) else type(given)
+    defaults = {x.name: (x.default, x.default_factory) for x in dataclasses.fields(kind)}
+    missing = [field for field, x in defaults.items() if x == (dataclasses.MISSING,) * 2]
+    if missing or kind is not given:
+        what = f"that needs {' and '.join(missing)}" if kind is given else "itself and not a class"
         values = ", ".join(f"{x}=..." for x in missing)
         raise ShoalError(
-            f"{name} is a module of flax.linen that needs {' and '.join(missing)}; name a function that gives them, "
-            f"such as def make({argument}): return {given.__name__}({values})."
+            f"{name} is a module of flax.linen {what}; give a function that makes it, such as def make({argument}): "
+            f"return {kind.__name__}({values})."
         )
 
 
@@ -82,14 +74,13 @@ def build(maker: Callable[..., PyTree], of_whom: Any, key: Array, *, is_part: bo
       is_part: whether of a spec an actor or a critic is made.
     """
     if is_linen(maker):
-        module = maker()
-    elif isinstance(maker, type) or _takes_key(maker) or not is_linen(module := maker(of_whom)):
-        module = maker(of_whom, key=key)
-    if not is_linen(module):
-        return module
-    if isinstance(of_whom, EnvSpec):
-        return LinenNetwork(module, of_whom, key, is_part=is_part)
-    return LinenTorso(module, of_whom, key)
+        made = maker()
+    elif isinstance(maker, type) or _takes_key(maker) or not is_linen(made := maker(of_whom)):
+        made = maker(of_whom, key=key)
+    if not is_linen(made):
+        return made
+    is_torso = not isinstance(of_whom, EnvSpec)
+    return LinenTorso(made, of_whom, key) if is_torso else LinenNetwork(made, of_whom, key, is_part=is_part)
 
 
 def _takes_key(function: Callable) -> bool:
@@ -118,31 +109,20 @@ class LinenModule(nnx.Module):
     """
 
     def __init__(self, module: linen.Module, space: Space, key: Array):
-        self.definition = Definition(module)
+        self.definition, self.name = Definition(module), f"the linen module {type(module).__name__}"
         self.num_axes = jax.tree.leaves(zero_batch(space, ()))[0].ndim  # of one observation's first entry
-        asked = _arguments(module)
-        self.takes_mask = "action_mask" in asked
+        self.takes_mask = "action_mask" in _arguments(self.name, module)
         with linen.intercept_methods(_refuse_state(self.name)):
-            output, variables = module.init_with_output(key, zero_batch(space, (1,)))
-        collections = sorted(variables.keys() - {"params"})
-        if collections:
+            variables = module.init(key, zero_batch(space, (1,)))
+        if collections := sorted(variables.keys() - {"params"}):
             raise ShoalError(f"{self.name} keeps {', '.join(collections)} beside its parameters; {_STATE}.")
         self.params = nnx.data(jax.tree.map(nnx.Param, unfreeze(meta.unbox(variables.get("params", {})))))
-        self.check(output)
-
-    @property
-    def name(self) -> str:
-        """The module's name in sentences."""
-        return f"the linen module {type(self.definition.module).__name__}"
-
-    def check(self, output: PyTree) -> None:
-        """Require that the call's output is of the kind that it is used as."""
 
     def compute(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return the module's output for observations with leading axes [...], which its arrays have too."""
         first = jax.tree.leaves(observation)[0]
         lead = first.shape[: first.ndim - self.num_axes]
-        inputs = (observation, action_mask) if self.takes_mask else (observation,)
+        inputs = (observation, {"action_mask": action_mask} if self.takes_mask else {})
         if len(lead) == 1:
             return self._of_batch(*inputs)
         size = math.prod(lead)
@@ -151,16 +131,16 @@ class LinenModule(nnx.Module):
         wider = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size + 1, *x.shape[1:]), x.dtype), flat)
         others = jax.tree.leaves(jax.eval_shape(self._of_batch, *wider))
         leaves, structure = jax.tree.flatten(self._of_batch(*flat))
-        pairs = zip(leaves, others, strict=True)
-        return structure.unflatten(
-            x if x.shape == y.shape else x.reshape(*lead, *x.shape[1:]) for x, y in pairs
-        )
+        shapes = [
+            x.shape if x.shape == y.shape else (*lead, *x.shape[1:])
+            for x, y in zip(leaves, others, strict=True)
+        ]
+        return structure.unflatten(map(jax.numpy.reshape, leaves, shapes))
 
-    def _of_batch(self, observation: PyTree, *mask: Array | None) -> PyTree:
+    def _of_batch(self, observation: PyTree, masks: dict[str, Array | None]) -> PyTree:
         params = jax.tree.map(lambda x: x[...], self.params, is_leaf=lambda x: isinstance(x, nnx.Param))
-        named = dict(zip(("action_mask",), mask, strict=False))
         try:
-            return self.definition.module.apply({"params": params}, observation, **named)
+            return self.definition.module.apply({"params": params}, observation, **masks)
         except errors.InvalidRngError as error:
             raise ShoalError(f"{self.name} draws random numbers in its call; {_STATE}.") from error
 
@@ -168,14 +148,13 @@ class LinenModule(nnx.Module):
 class LinenTorso(LinenModule):
     """A torso of a linen module, whose call gives features [B, num_features]."""
 
-    def check(self, output: PyTree) -> None:
-        """Require one array of vectors."""
-        if getattr(output, "ndim", 0) != 2:
-            raise ShoalError(
-                f"{self.name} gives {described(output)} for a batch of one observation; as a torso it must give "
-                "features, an array [1, num_features]."
-            )
-        self.num_features = output.shape[-1]
+    def __init__(self, module: linen.Module, space: Space, key: Array):
+        super().__init__(module, space, key)
+        features = jax.eval_shape(self.compute, zero_batch(space, (1,)))
+        if getattr(features, "ndim", 0) != 2:
+            right = "as a torso it must give features, an array [B, num_features]"
+            raise ShoalError(f"{self.name} gives {described(features)} for one observation; {right}.")
+        self.num_features = features.shape[-1]
 
     def __call__(self, observation: PyTree) -> Array:
         """Map observations with leading axes [...] to features [..., num_features]."""
@@ -190,17 +169,16 @@ class LinenNetwork(LinenModule):
     """
 
     def __init__(self, module: linen.Module, spec: EnvSpec, key: Array, *, is_part: bool):
-        if spec.critic_only or spec.actor_only or spec.num_agents > 1:
-            raise ShoalError(
-                f"the linen module {type(module).__name__} gives policy and value in one call, and this environment "
-                "shows its actor and its critic different observations, or all agents at once; choose it as encoder, or as "
-                "actor_network and critic_network."
-            )
         self.space, self.is_part = spec.action_space, is_part
         super().__init__(module, spec.observation_space, key)
+        if spec.critic_only or spec.actor_only or spec.num_agents > 1:
+            raise ShoalError(
+                f"{self.name} gives policy and value in one call, and here actor and critic are shown different things, or "
+                "all agents; choose linen modules as encoder, or as actor_network and critic_network."
+            )
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
-        """Return a distribution with batch axes [...]; logits are masked, of a distribution those that Shoal knows."""
+        """Return a distribution with batch axes [...]; logits are masked, and distributions that Shoal knows."""
         output = self.compute(observation, action_mask)
         return self._distribution(output if self.is_part else self._both(output)[0], action_mask)
 
@@ -209,9 +187,7 @@ class LinenNetwork(LinenModule):
         output = self.compute(observation)
         return output if self.is_part else self._both(output)[1]
 
-    def policy_and_value(
-        self, observation: PyTree, action_mask: Array | None = None
-    ) -> tuple[PyTree, PyTree]:
+    def policy_and_value(self, observation: PyTree, action_mask: Array | None = None) -> tuple:
         """Return both, of one call."""
         policy, value = self._both(self.compute(observation, action_mask))
         return self._distribution(policy, action_mask), value
@@ -219,58 +195,44 @@ class LinenNetwork(LinenModule):
     def values(self, observation: PyTree) -> Array:
         """Return the values of actions, [..., n]."""
         output = self.compute(observation)
-        if not isinstance(output, jax.Array):
-            raise ShoalError(
-                f"{self.name} gives {described(output)}; it must give the values of actions [B, n]."
-            )
-        return output
+        if isinstance(output, jax.Array):
+            return output
+        raise ShoalError(f"{self.name} gives {described(output)}; it must give the values of actions [B, n].")
 
-    def _both(self, output: PyTree) -> tuple[PyTree, PyTree]:
+    def _both(self, output: PyTree) -> tuple:
         # A distribution may be a named tuple itself.
-        if type(output) not in (tuple, list) or len(output) != 2:
-            raise ShoalError(f"{self.name} gives {described(output)}; it must give a pair, policy and value.")
-        return tuple(output)
+        if type(output) in (tuple, list) and len(output) == 2:
+            return tuple(output)
+        raise ShoalError(f"{self.name} gives {described(output)}; it must give a pair, policy and value.")
 
     def _distribution(self, policy: PyTree, mask: Array | None) -> PyTree:
-        if isinstance(policy, jax.Array):
-            if isinstance(self.space, Box):
-                raise ShoalError(
-                    f"{self.name} gives {described(policy)} as policy for actions of a Box; give a distribution, such "
-                    "as shoal.ops.distributions.Normal(mean, deviation)."
-                )
+        if isinstance(policy, jax.Array) and not isinstance(self.space, Box):
             return head_for(self.space)(policy, mask)  # type: ignore[call-arg]
-        if mask is None or self.takes_mask:
+        if not isinstance(policy, jax.Array) and (mask is None or self.takes_mask):
             return policy
         if isinstance(policy, Categorical | MultiCategorical):
             return masked(policy, mask)
-        raise ShoalError(
-            f"{self.name} gives {described(policy)}, which a mask of legal actions cannot restrict; give logits, or "
-            "let the call take action_mask."
-        )
+        right = "a policy must be a distribution, of discrete actions logits where the call does not take action_mask"
+        raise ShoalError(f"{self.name} gives {described(policy)} for actions in {self.space}; {right}.")
 
 
-def _arguments(module: linen.Module) -> list[str]:
+def _arguments(name: str, module: linen.Module) -> list[str]:
     """Return the names of the parameters of a module's call, which needs none but the observation and a mask.
 
     Raises:
       ShoalError: it needs others, such as a carry or a mode.
     """
-    parameters = list(inspect.signature(type(module).__call__).parameters.values())[1:]
+    parameters = [*inspect.signature(type(module).__call__).parameters.values()][1:]
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [
         x.name
         for x in parameters
-        if x.default is x.empty
-        and x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)
-        and x.name != "action_mask"
+        if x.default is x.empty and x.kind not in starred and x.name != "action_mask"
     ]
-    name = f"the linen module {type(module).__name__}"
-    if any(x in _MODES for x in needed):
-        raise ShoalError(f"{name} is called with ({', '.join(needed)}), which says a mode; {_STATE}.")
-    if len(needed) != 1:
-        raise ShoalError(
-            f"{name} is called with ({', '.join(needed)}) and not with an observation alone, {_MEMORY}."
-        )
-    return [x.name for x in parameters]
+    if len(needed) == 1:
+        return [x.name for x in parameters]
+    why = _STATE if _MODES & set(needed) else _MEMORY
+    raise ShoalError(f"{name} is called with ({', '.join(needed)}) and not with an observation alone; {why}.")
 
 
 def _refuse_state(name: str) -> Callable:
@@ -279,7 +241,7 @@ def _refuse_state(name: str) -> Callable:
     def intercept(call: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
         module = context.module
         if isinstance(module, linen.RNN | linen.RNNCellBase):
-            raise ShoalError(f"{name} is recurrent ({type(module).__name__}), {_MEMORY}.")
+            raise ShoalError(f"{name} is recurrent ({type(module).__name__}); {_MEMORY}.")
         if isinstance(module, linen.Dropout) and module.rate > 0:
             raise ShoalError(f"{name} has Dropout, which draws random numbers in training; {_STATE}.")
         return call(*args, **kwargs)

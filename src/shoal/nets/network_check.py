@@ -53,11 +53,6 @@ def check_network(
             else f"{name} declares has_memory = True, and has no method 'apply', nor have its attributes actor "
             "and critic; a network with memory is made of sequence modules."
         )
-    if of_action_critics and isinstance(network, linen.LinenNetwork):
-        raise ShoalError(
-            f"{name} is a module of flax.linen, and one call gives no actor and critics of its actions; choose it as "
-            "encoder (and another as critic_encoder) of Shoal's own, or write the network with flax.nnx."
-        )
     if not modules:
         methods = ("values",) if of_action_values else ("policy", "value")
         methods = ("actor.policy", "critic.values") if of_action_critics else methods

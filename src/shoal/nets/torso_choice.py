@@ -97,7 +97,7 @@ def struct_or_class(
             return holder(given)
     kind = value if isinstance(value, type) else type(value)
     if linen.is_linen(kind):
-        linen.require_class(f"{setting}={import_name(kind)!r}", value, noun, arguments.partition(",")[0])
+        linen.require_class(f"{setting}={import_name(kind)!r}", value, arguments.partition(",")[0])
         return holder(given)
     if not struct.is_struct(kind) or not hasattr(kind, "build"):
         raise ShoalError(
