@@ -154,9 +154,9 @@ def test_logits_of_several_choices():
     [
         (
             Cell,
-            r"^the linen module Cell is called with \(carry, x\) and not .* alone; Shoal carries no memory .*core='gru'",
+            r"^the linen module Cell is called with \(carry, x\) and not .* alone; choose core='gru'",
         ),
-        (Recurrent, r"^the linen module Recurrent is recurrent \(RNN\); .*core='gru'"),
+        (Recurrent, r"^the linen module Recurrent is recurrent \(RNN\) .*core='gru'"),
         (ScannedCell, r"is recurrent \(SimpleCell\)"),
         (Normalised, "keeps batch_stats beside its parameters; .*write it with flax.nnx"),
         (Dropped, "has Dropout, .*write it with flax.nnx"),
@@ -181,8 +181,12 @@ def test_what_cannot_be_a_torso(maker, message):
             EnvSpec(SPACE, Box(-1.0, 1.0, (2,))),
             r"gives float32.* for actions in Box.*; a policy must be a distribution",
         ),
-        (Mean, SPEC._replace(num_agents=2), "gives policy and value in one call, .* choose it as encoder"),
-        (Mean, SPEC._replace(critic_only=("x",)), "gives policy and value in one call"),
+        (
+            Mean,
+            SPEC._replace(num_agents=2),
+            "is one call for actor and critic, .* choose linen modules as encoder",
+        ),
+        (Mean, SPEC._replace(critic_only=("x",)), "is one call for actor and critic"),
     ],
 )
 def test_what_cannot_be_a_network(maker, spec, message):
@@ -191,7 +195,7 @@ def test_what_cannot_be_a_network(maker, spec, message):
 
 
 def test_a_network_cannot_be_an_actor_with_critics_of_its_actions():
-    with pytest.raises(ShoalError, match="network network lacks the method .actor.policy"):
+    with pytest.raises(ShoalError, match=r"network network lacks the method .actor.policy"):
         check_network(linen_networks.network, SPEC, of_action_critics=True)
 
 
@@ -207,7 +211,7 @@ def test_a_mask_that_cannot_be_applied_is_named():
     jax.tree_util.register_pytree_node(Own, lambda x: ((), ()), lambda *_: Own())
     network = holder.build(module(lambda self, x: (Own(), linen.Dense(1)(x)[:, 0])), SPEC, KEY)
     with pytest.raises(
-        ShoalError, match="a policy must be .* logits where the call does not take action_mask"
+        ShoalError, match=r"a policy must be .* logits where the call does not take action_mask"
     ):
         network.policy(jnp.ones((2, 3)), jnp.ones((2, 2), bool))
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 from flax import errors, linen, nnx
-from flax.core import meta, unfreeze
 
 from shoal.base.errors import ShoalError
 from shoal.nets.heads import head_for
@@ -32,10 +31,7 @@ from shoal.types.contract import described
 from shoal.types.spaces import Box, Space
 
 _STATE = "Shoal holds the parameters of a linen module alone: write it with flax.nnx"
-_MEMORY = (
-    "Shoal carries no memory of a linen module: choose core='gru' (or 'lstm') behind an encoder without memory, or write "
-    "a network of sequence modules (initial and apply; see docs/memory.md)"
-)
+_MEMORY = "choose core='gru' (or 'lstm') behind an encoder without memory, or write sequence modules (docs/memory.md)"
 _MODES = {"train", "training", "is_training", "deterministic", "use_running_average"}
 
 
@@ -54,8 +50,8 @@ def require_class(name: str, given: object, argument: str) -> None:
       ShoalError: it is a module, which no file can name, or a class that needs arguments.
     """
     kind: Any = given if isinstance(given, type) else type(given)
-    defaults = {x.name: (x.default, x.default_factory) for x in dataclasses.fields(kind)}
-    missing = [field for field, x in defaults.items() if x == (dataclasses.MISSING,) * 2]
+    # Both are the same only where there is neither.
+    missing = [x.name for x in dataclasses.fields(kind) if x.default is x.default_factory]
     if missing or kind is not given:
         what = f"that needs {' and '.join(missing)}" if kind is given else "itself and not a class"
         values = ", ".join(f"{x}=..." for x in missing)
@@ -88,14 +84,11 @@ def _takes_key(function: Callable) -> bool:
     return any(x.name == "key" or x.kind is x.VAR_KEYWORD for x in parameters)
 
 
+@dataclasses.dataclass
 class Definition:
     """A linen module as a part of a tree's structure: its fields may be lists, which have no hash."""
 
-    def __init__(self, module: linen.Module):
-        self.module = module
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Definition) and self.module == other.module
+    module: linen.Module
 
     def __hash__(self) -> int:
         return hash(type(self.module))
@@ -111,12 +104,21 @@ class LinenModule(nnx.Module):
     def __init__(self, module: linen.Module, space: Space, key: Array):
         self.definition, self.name = Definition(module), f"the linen module {type(module).__name__}"
         self.num_axes = jax.tree.leaves(zero_batch(space, ()))[0].ndim  # of one observation's first entry
-        self.takes_mask = "action_mask" in _arguments(self.name, module)
-        with linen.intercept_methods(_refuse_state(self.name)):
+        asked = inspect.signature(module.__call__)
+        self.takes_mask = "action_mask" in asked.parameters
+        try:
+            asked.bind(None, **({"action_mask": None} if self.takes_mask else {}))
+        except TypeError as error:
+            why = _STATE if any(f"'{x}'" in str(error) for x in _MODES) else _MEMORY
+            names = ", ".join(asked.parameters)
+            raise ShoalError(
+                f"{self.name} is called with ({names}) and not an observation alone; {why}."
+            ) from None
+        with linen.intercept_methods(self._refuse_state):
             variables = module.init(key, zero_batch(space, (1,)))
         if collections := sorted(variables.keys() - {"params"}):
             raise ShoalError(f"{self.name} keeps {', '.join(collections)} beside its parameters; {_STATE}.")
-        self.params = nnx.data(jax.tree.map(nnx.Param, unfreeze(meta.unbox(variables.get("params", {})))))
+        self.params = nnx.data(jax.tree.map(nnx.Param, linen.meta.unbox(variables.get("params", {}))))
 
     def compute(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return the module's output for observations with leading axes [...], which its arrays have too."""
@@ -131,11 +133,22 @@ class LinenModule(nnx.Module):
         wider = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size + 1, *x.shape[1:]), x.dtype), flat)
         others = jax.tree.leaves(jax.eval_shape(self._of_batch, *wider))
         leaves, structure = jax.tree.flatten(self._of_batch(*flat))
-        shapes = [
-            x.shape if x.shape == y.shape else (*lead, *x.shape[1:])
-            for x, y in zip(leaves, others, strict=True)
-        ]
-        return structure.unflatten(map(jax.numpy.reshape, leaves, shapes))
+
+        def unflatten(x: Array, y: Array) -> Array:
+            return x if x.shape == y.shape else x.reshape(*lead, *x.shape[1:])
+
+        return structure.unflatten(map(unflatten, leaves, others))
+
+    def _refuse_state(self, call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+        """Refuse modules with memory or random numbers among those that are called (an interceptor of methods)."""
+        module = context.module
+        if isinstance(module, linen.RNN | linen.RNNCellBase):
+            raise ShoalError(
+                f"{self.name} is recurrent ({type(module).__name__}) and keeps no memory here; {_MEMORY}."
+            )
+        if isinstance(module, linen.Dropout) and module.rate > 0:
+            raise ShoalError(f"{self.name} has Dropout, which draws random numbers in training; {_STATE}.")
+        return call(*args, **kwargs)
 
     def _of_batch(self, observation: PyTree, masks: dict[str, Array | None]) -> PyTree:
         params = jax.tree.map(lambda x: x[...], self.params, is_leaf=lambda x: isinstance(x, nnx.Param))
@@ -172,10 +185,8 @@ class LinenNetwork(LinenModule):
         self.space, self.is_part = spec.action_space, is_part
         super().__init__(module, spec.observation_space, key)
         if spec.critic_only or spec.actor_only or spec.num_agents > 1:
-            raise ShoalError(
-                f"{self.name} gives policy and value in one call, and here actor and critic are shown different things, or "
-                "all agents; choose linen modules as encoder, or as actor_network and critic_network."
-            )
+            why = "is one call for actor and critic, which are shown different things here, or all agents"
+            raise ShoalError(f"{self.name} {why}; choose linen modules as encoder.")
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return a distribution with batch axes [...]; logits are masked, and distributions that Shoal knows."""
@@ -214,36 +225,3 @@ class LinenNetwork(LinenModule):
             return masked(policy, mask)
         right = "a policy must be a distribution, of discrete actions logits where the call does not take action_mask"
         raise ShoalError(f"{self.name} gives {described(policy)} for actions in {self.space}; {right}.")
-
-
-def _arguments(name: str, module: linen.Module) -> list[str]:
-    """Return the names of the parameters of a module's call, which needs none but the observation and a mask.
-
-    Raises:
-      ShoalError: it needs others, such as a carry or a mode.
-    """
-    parameters = [*inspect.signature(type(module).__call__).parameters.values()][1:]
-    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [
-        x.name
-        for x in parameters
-        if x.default is x.empty and x.kind not in starred and x.name != "action_mask"
-    ]
-    if len(needed) == 1:
-        return [x.name for x in parameters]
-    why = _STATE if _MODES & set(needed) else _MEMORY
-    raise ShoalError(f"{name} is called with ({', '.join(needed)}) and not with an observation alone; {why}.")
-
-
-def _refuse_state(name: str) -> Callable:
-    """Return an interceptor of calls that refuses modules with memory or random numbers among those that are called."""
-
-    def intercept(call: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
-        module = context.module
-        if isinstance(module, linen.RNN | linen.RNNCellBase):
-            raise ShoalError(f"{name} is recurrent ({type(module).__name__}); {_MEMORY}.")
-        if isinstance(module, linen.Dropout) and module.rate > 0:
-            raise ShoalError(f"{name} has Dropout, which draws random numbers in training; {_STATE}.")
-        return call(*args, **kwargs)
-
-    return intercept
