@@ -154,13 +154,13 @@ def test_logits_of_several_choices():
     [
         (
             Cell,
-            r"^the linen module Cell is called with \(carry, x\) and not .* alone; choose core='gru'",
+            r"^the linen module Cell takes \(carry, x\), not .* alone; choose core='gru'",
         ),
         (Recurrent, r"^the linen module Recurrent is recurrent \(RNN\) .*core='gru'"),
         (ScannedCell, r"is recurrent \(SimpleCell\)"),
         (Normalised, "keeps batch_stats beside its parameters; .*write it with flax.nnx"),
         (Dropped, "has Dropout, .*write it with flax.nnx"),
-        (Mode, r"is called with \(x, train\) .* alone; .*flax.nnx"),
+        (Mode, r"takes \(x, train\), .* alone; .*flax.nnx"),
         (Noisy, "draws random numbers in its call; .*flax.nnx"),
         (Image, r"gives float32\[1, 3, 1\] .* it must give features, an array \[B, num_features\]"),
         (linen_networks.gaussian, "AttributeError"),

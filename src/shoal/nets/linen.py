@@ -106,16 +106,15 @@ class LinenModule(nnx.Module):
         self.num_axes = jax.tree.leaves(zero_batch(space, ()))[0].ndim  # of one observation's first entry
         asked = inspect.signature(module.__call__)
         self.takes_mask = "action_mask" in asked.parameters
+        masks = {"action_mask": None} if self.takes_mask else {}
         try:
-            asked.bind(None, **({"action_mask": None} if self.takes_mask else {}))
+            asked.bind(None, **masks)
         except TypeError as error:
             why = _STATE if any(f"'{x}'" in str(error) for x in _MODES) else _MEMORY
             names = ", ".join(asked.parameters)
-            raise ShoalError(
-                f"{self.name} is called with ({names}) and not an observation alone; {why}."
-            ) from None
+            raise ShoalError(f"{self.name} takes ({names}), not an observation alone; {why}.") from None
         with linen.intercept_methods(self._refuse_state):
-            variables = module.init(key, zero_batch(space, (1,)))
+            variables = module.init(key, zero_batch(space, (1,)), **masks)
         if collections := sorted(variables.keys() - {"params"}):
             raise ShoalError(f"{self.name} keeps {', '.join(collections)} beside its parameters; {_STATE}.")
         self.params = nnx.data(jax.tree.map(nnx.Param, linen.meta.unbox(variables.get("params", {}))))
@@ -190,17 +189,15 @@ class LinenNetwork(LinenModule):
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return a distribution with batch axes [...]; logits are masked, and distributions that Shoal knows."""
-        output = self.compute(observation, action_mask)
-        return self._distribution(output if self.is_part else self._both(output)[0], action_mask)
+        return self._distribution(self._both(observation, action_mask)[0], action_mask)
 
     def value(self, observation: PyTree) -> PyTree:
         """Return values [...]."""
-        output = self.compute(observation)
-        return output if self.is_part else self._both(output)[1]
+        return self._both(observation)[1]
 
     def policy_and_value(self, observation: PyTree, action_mask: Array | None = None) -> tuple:
         """Return both, of one call."""
-        policy, value = self._both(self.compute(observation, action_mask))
+        policy, value = self._both(observation, action_mask)
         return self._distribution(policy, action_mask), value
 
     def values(self, observation: PyTree) -> Array:
@@ -210,10 +207,11 @@ class LinenNetwork(LinenModule):
             return output
         raise ShoalError(f"{self.name} gives {described(output)}; it must give the values of actions [B, n].")
 
-    def _both(self, output: PyTree) -> tuple:
+    def _both(self, observation: PyTree, action_mask: Array | None = None) -> tuple:
+        output = self.compute(observation, action_mask)
         # A distribution may be a named tuple itself.
-        if type(output) in (tuple, list) and len(output) == 2:
-            return tuple(output)
+        if self.is_part or (type(output) in (tuple, list) and len(output) == 2):
+            return (output, output) if self.is_part else tuple(output)
         raise ShoalError(f"{self.name} gives {described(output)}; it must give a pair, policy and value.")
 
     def _distribution(self, policy: PyTree, mask: Array | None) -> PyTree:
