@@ -1,7 +1,8 @@
 """Torsos and other parts of a network by name: one of Shoal's own kinds, a class of your own, or torsos in a row.
 
 A part of your own is a class, built as `Class(space, key=key)`, or a struct whose fields are settings and whose
-`build(space, key)` makes one. What is built is a pytree of arrays, such as an `nnx.Module`. A torso has
+`build(space, key)` makes one. What is built is a pytree of arrays, such as an `nnx.Module`; of a module of `flax.linen`
+`shoal.nets.linen` makes one. A torso has
 
     num_features                  the length of its features
     torso(observation)            observations with leading axes [...] -> floats [..., num_features]
