@@ -32,7 +32,7 @@ def test_a_network_is_saved_loaded_and_evaluated_as_any_other(run):
     assert json.loads((run.path / "config.json").read_text())["settings"]["network"] == f"{NAMED}network"
     policy = shoal.load(run.path, seed=1)
     assert sum("/Dense_" in name for name in named_leaves(policy.parameters)) == 6
-    assert shoal.evaluate(run.path, episodes=4, seed=1)["episodes"] == 4
+    assert shoal.evaluate(run.path, episodes=4, seed=1)["return_mean"] >= 8.0
 
 
 @pytest.mark.full

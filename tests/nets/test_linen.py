@@ -110,7 +110,6 @@ def test_leading_axes_are_one_batch_to_the_module():
     assert features.shape == (3, 2, torso.num_features) == (3, 2, 4)
     np.testing.assert_allclose(features.reshape(6, 4), torso(x.reshape(6, 3)), rtol=1e-6)
     np.testing.assert_allclose(features[1, 1], torso(x[1, 1]), rtol=1e-6)
-    assert torso(x[:0]).shape == (0, 2, 4)
 
 
 @pytest.mark.parametrize("lead", [(), (2,), (1, 2), (2, 3)])
@@ -157,14 +156,14 @@ def test_logits_of_several_choices():
             r"^the linen module Cell takes \(carry, x\), not .* alone; choose core='gru'",
         ),
         (Recurrent, r"^the linen module Recurrent is recurrent \(RNN\) .*core='gru'"),
-        (ScannedCell, r"is recurrent \(SimpleCell\)"),
+        (ScannedCell, r"is recurrent \(ScanSimpleCell\)"),
         (Normalised, "keeps batch_stats beside its parameters; .*write it with flax.nnx"),
         (Dropped, "has Dropout, .*write it with flax.nnx"),
         (Mode, r"takes \(x, train\), .* alone; .*flax.nnx"),
         (Noisy, "draws random numbers in its call; .*flax.nnx"),
         (Image, r"gives float32\[1, 3, 1\] .* it must give features, an array \[B, num_features\]"),
         (linen_networks.gaussian, "AttributeError"),
-        (lambda space: Width, "missing 2 required|unexpected keyword argument 'key'"),
+        (lambda space: Width, "unexpected keyword argument 'key'"),
     ],
 )
 def test_what_cannot_be_a_torso(maker, message):
@@ -175,7 +174,7 @@ def test_what_cannot_be_a_torso(maker, message):
 @pytest.mark.parametrize(
     "maker, spec, message",
     [
-        (linen_networks.Torso, SPEC, r"gives a float32\[3, 2, 8\]; it must give a pair, policy"),
+        (linen_networks.Torso, SPEC, r"gives float32\[3, 2, 8\]; it must give a pair, policy"),
         (
             Mean,
             EnvSpec(SPACE, Box(-1.0, 1.0, (2,))),

@@ -36,8 +36,8 @@ _MODES = {"train", "training", "is_training", "deterministic", "use_running_aver
 
 
 def is_linen(value: object) -> bool:
-    """Report whether a value is a module of flax.linen, or a class of them."""
-    return issubclass(value if isinstance(value, type) else type(value), linen.Module)
+    """Report whether a value is a class of modules of flax.linen."""
+    return isinstance(value, type) and issubclass(value, linen.Module)
 
 
 def require_class(name: str, given: object, argument: str) -> None:
@@ -71,9 +71,9 @@ def build(maker: Callable[..., PyTree], of_whom: Any, key: Array, *, is_part: bo
     """
     if is_linen(maker):
         made = maker()
-    elif isinstance(maker, type) or _takes_key(maker) or not is_linen(made := maker(of_whom)):
+    elif isinstance(maker, type) or _takes_key(maker) or not isinstance(made := maker(of_whom), linen.Module):
         made = maker(of_whom, key=key)
-    if not is_linen(made):
+    if not isinstance(made, linen.Module):
         return made
     is_torso = not isinstance(of_whom, EnvSpec)
     return LinenTorso(made, of_whom, key) if is_torso else LinenNetwork(made, of_whom, key, is_part=is_part)
