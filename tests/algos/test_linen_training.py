@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.algos.catalogue import config_class
 from shoal.config.struct import named_leaves
 
 TINY = {
@@ -73,7 +74,9 @@ def test_the_first_parameters_of_a_run_are_linens_own():
 )
 def test_it_trains_in_every_algorithm(environment, settings):
     """Its parameters move, and stay finite."""
-    trainer = shoal.make_train(environment, **settings)
+    algorithm = config_class(settings.get("algorithm", "ppo"))()
+    others = {name: x for name, x in settings.items() if name != "algorithm"}
+    trainer = shoal.make_train(environment, algorithm, **others)
     first = named_leaves(trainer.init(jax.random.key(0)).shared)
     last = named_leaves(jax.jit(trainer)(jax.random.key(0))[0].shared)
     kernels = [x for x in first if "/params/" in x and "kernel" in x and not x.startswith("optimizer")]
