@@ -106,7 +106,7 @@ class LinenModule(nnx.Module):
         self.num_axes = jax.tree.leaves(zero_batch(space, ()))[0].ndim  # of one observation's first entry
         asked = inspect.signature(module.__call__)
         self.takes_mask = "action_mask" in asked.parameters
-        masks = {"action_mask": None} if self.takes_mask else {}
+        masks: dict[str, Any] = {"action_mask": None} if self.takes_mask else {}
         try:
             asked.bind(None, **masks)
         except TypeError as error:
@@ -136,7 +136,7 @@ class LinenModule(nnx.Module):
         def unflatten(x: Array, y: Array) -> Array:
             return x if x.shape == y.shape else x.reshape(*lead, *x.shape[1:])
 
-        return structure.unflatten(map(unflatten, leaves, others))
+        return jax.tree.unflatten(structure, map(unflatten, leaves, others))
 
     def _refuse_state(self, call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         """Refuse modules with memory or random numbers among those that are called (an interceptor of methods)."""
@@ -149,7 +149,7 @@ class LinenModule(nnx.Module):
             raise ShoalError(f"{self.name} has Dropout, which draws random numbers in training; {_STATE}.")
         return call(*args, **kwargs)
 
-    def _of_batch(self, observation: PyTree, masks: dict[str, Array | None]) -> PyTree:
+    def _of_batch(self, observation: PyTree, masks: dict[str, Any]) -> PyTree:
         params = jax.tree.map(lambda x: x[...], self.params, is_leaf=lambda x: isinstance(x, nnx.Param))
         try:
             return self.definition.module.apply({"params": params}, observation, **masks)
@@ -216,10 +216,10 @@ class LinenNetwork(LinenModule):
 
     def _distribution(self, policy: PyTree, mask: Array | None) -> PyTree:
         if isinstance(policy, jax.Array) and not isinstance(self.space, Box):
-            return head_for(self.space)(policy, mask)  # type: ignore[call-arg]
+            return head_for(self.space)(policy, mask)  # type: ignore[call-arg, arg-type]
         if not isinstance(policy, jax.Array) and (mask is None or self.takes_mask):
             return policy
         if isinstance(policy, Categorical | MultiCategorical):
-            return masked(policy, mask)
+            return masked(policy, mask)  # type: ignore[type-var, arg-type]
         right = "a policy must be a distribution, of discrete actions logits where the call does not take action_mask"
         raise ShoalError(f"{self.name} gives {described(policy)} for actions in {self.space}; {right}.")
