@@ -35,6 +35,8 @@ def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
     Raises:
       ShoalError: there is none of that name, it cannot be called so, or it returns something else.
     """
+    if networks.has_own_policy(config.network):
+        check_users_distribution(config, spec)
     own = {}
     for setting, (named, _) in _PARTS.items():
         function = chosen_function(setting, getattr(config, setting), named)
@@ -49,51 +51,110 @@ def check_parts(config: "PPOConfig", spec: EnvSpec) -> None:
     steps, flag = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.float32, jnp.bool_))
     value, number = (jax.ShapeDtypeStruct(x, jnp.float32) for x in ((shape[0] + 1, *shape[1:]), ()))
     inputs = Rows(weight=steps, reward=steps, discount=steps, last=flag)
-    distribution, output = _network_outputs(config, spec)
+    of_network = _network_and_inputs(config, spec)
+    output = jax.eval_shape(lambda *given: _network_outputs(config, *given)[1], *of_network)
+
+    # Of distributions within the program that is traced, since those of other packages need not be trees.
+    def of_pair(config, log_ratio, advantage, of_network, kl_coef):
+        distribution = _network_outputs(config, *of_network)[0]
+        return own["surrogate"](config, log_ratio, advantage, (distribution, distribution), kl_coef)
+
     arguments: dict[str, tuple[object, ...]] = {
-        "surrogate": (steps, steps, (distribution, distribution), number),
+        "surrogate": (steps, steps, of_network, number),
         "advantage": (inputs, value, None if config.recompute == "never" else steps),
         "value_loss": (output, steps),
     }
     traced = jax.tree.map(lambda _: number, config)  # as within the compiled program
     for setting, function in own.items():
-        _check_call(setting, getattr(config, setting), function, (traced, *arguments[setting]), shape)
+        call = of_pair if setting == "surrogate" else function
+        _check_call(setting, getattr(config, setting), function, call, (traced, *arguments[setting]), shape)
     rows = inputs._replace(target=steps, following=getattr(output, "logits", ()))
     target = critic_losses.target_of(config, rows)
     jax.eval_shape(critic_losses.value_loss, traced, output, steps, target)
 
 
 def _check_call(
-    setting: str, choice: object, function: Callable, arguments: tuple[object, ...], shape: tuple[int, ...]
+    setting: str,
+    choice: object,
+    function: Callable,
+    call: Callable,
+    arguments: tuple[object, ...],
+    shape: tuple[int, ...],
 ) -> None:
-    """Require that a function takes its arguments, and returns arrays of floats of the shape of the steps."""
+    """Require that a function takes its arguments, and returns arrays of floats of the shape of the steps.
+
+    Args:
+      call: calls the function with the arguments as it takes them.
+    """
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
         parameters = _PARTS[setting][1]
         raise ShoalError(f"{setting}={choice!r} cannot be called with ({parameters}): {error}.") from None
-    result, who = jax.eval_shape(function, *arguments), contract.named(function, f"{setting}={choice!r}")
+    result, who = jax.eval_shape(call, *arguments), contract.named(function, f"{setting}={choice!r}")
     given = f"{shape[0]} steps of {shape[1]} streams"
     is_pair = setting == "advantage"
     for x in contract.require_tuple(who, result, "(advantage, target)") if is_pair else (result,):
         contract.require_array(who, x, shape, given=given, why="for each of both" * is_pair)
 
 
-def _network_outputs(config: "PPOConfig", spec: EnvSpec) -> tuple[ActionDistribution, Value]:
-    """Return the distributions of a network and the outputs of its critic for a few steps, as shapes."""
+def check_users_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
+    """Check that the distribution of a user's policy fits the settings, one of another package in particular.
 
-    shape = leading_axes(spec)
+    Raises:
+      ShoalError: its actions are in other units than `action_scaling` says, it has no KL divergence where the surrogate
+        needs one, its bijector is not fixed, or a setting is for Shoal's own distributions.
+    """
+    space, kind, scaling = spec.action_space, networks.distribution_of(config.network), config.action_scaling
+    is_clipped = isinstance(space, Box) and scaling == "clip" and kind != "beta"
+    found: list[object] = []
 
-    def run(key: Array) -> tuple[ActionDistribution, Value]:
-        network, number = config.network.build(spec, key), jnp.zeros(shape)
+    def run(network: PyTree, inputs: NetworkInputs) -> PyTree:
+        distribution, _ = _network_outputs(config, network, inputs)
+        found[:] = [distribution]
+        if not isinstance(distribution, Foreign):
+            return ()
+        who = f"a {type(distribution.distribution).__name__} of another package"
+        if config.correlated_noise or kind in ("tanh_normal", "gsde"):
+            setting = "correlated_noise=True" if config.correlated_noise else f"distribution={kind!r}"
+            raise ShoalError(f"{setting} is for Shoal's own distributions, and the policy's is {who}; leave it out.")
+        if config.surrogate == "penalty":
+            try:
+                distribution.kl(distribution)
+            except NotImplementedError:
+                raise ShoalError(
+                    f"surrogate='penalty' needs the KL divergence of the policy's distributions, and {who} has none; "
+                    "choose surrogate='clip'."
+                ) from None
+        raw = jnp.zeros_like(distribution.mode_raw())
+        return distribution.from_raw(jnp.stack([raw - 1e4, raw, raw + 1e4])) if distribution.has_bijectors else ()
+
+    arguments = _network_and_inputs(config, spec)
+    program = jax.make_jaxpr(run)(*arguments)
+    ...
+
+
+def _network_and_inputs(config: "PPOConfig", spec: EnvSpec) -> tuple[PyTree, PyTree]:
+    """Return a network and its inputs at a few steps, as shapes."""
+
+    def make(key: Array) -> tuple[PyTree, NetworkInputs]:
+        shape = leading_axes(spec)
+        number = jnp.zeros(shape)
         observation = zero_batch(spec.observation_space, shape)
         timestep = TimeStep(observation, number, number, number > 0, number > 0)
         previous = jnp.zeros((*shape, num_action_features(spec.action_space)))
         is_shown = networks.shows(config.network, "previous_action")
         inputs = memories.network_inputs(config, timestep, observation, previous if is_shown else ())
-        recurrent = memories.is_recurrent(config)
-        start = sequences.initial(network, shape[1:]) if recurrent else sequences.Memories(())
-        _, distribution, output = sequences.unroll(network, start, inputs)
-        return distribution, output
+        return config.network.build(spec, key), inputs
 
-    return jax.eval_shape(run, jax.random.key(0))
+    return jax.eval_shape(make, jax.random.key(0))
+
+
+def _network_outputs(
+    config: "PPOConfig", network: PyTree, inputs: NetworkInputs
+) -> tuple[ActionDistribution, Value]:
+    """Return the distributions of a network, and the outputs of its critic."""
+    recurrent = memories.is_recurrent(config)
+    start = sequences.initial(network, inputs.first.shape[1:]) if recurrent else sequences.Memories(())
+    _, distribution, output = sequences.unroll(network, start, inputs)
+    return distribution, output

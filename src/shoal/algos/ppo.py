@@ -38,6 +38,7 @@ from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.noisy import has_noise, with_noise
 from shoal.nets.value_heads import expectation
 from shoal.ops import policy_losses, statistics
+from shoal.ops.distributions import Foreign
 from shoal.types import (
     Algorithm,
     Array,
@@ -90,7 +91,7 @@ class Extras(NamedTuple):
         PyTree  # the action as sampled, before it was fitted to the action space; () if that is the same
     )
     log_prob: Array  # the raw action's log-probability
-    distribution: PyTree  # the one that the action was drawn from, where the surrogate needs it
+    distribution: PyTree  # that of the action, where the surrogate needs it; () of another package's, which is no tree
     memory: PyTree  # the actor's memory after the step; () if it has none, or does not keep it
 
 
@@ -172,13 +173,14 @@ def act(
     else:
         noise, raw = actions.sample_held(distribution, noise, timestep.first, key, config.gsde_steps)
     previous = action_features(spec.action_space, raw) if jax.tree.leaves(memory.action) else ()
+    is_stored = surrogates.has_penalty(config) and not isinstance(distribution, Foreign)
     extras = Extras(
         raw_action=raw if isinstance(spec.action_space, spaces.Box) else (),
         log_prob=actions.log_prob(distribution, raw),
-        distribution=actions.without_noise(distribution) if surrogates.has_penalty(config) else (),
+        distribution=actions.without_noise(distribution) if is_stored else (),
         memory=carry if sequences.stores_memories(policy.actor) else (),
     )
-    return Memory(carry, previous, noise), to_action(raw), extras
+    return Memory(carry, previous, noise), to_action(actions.before_scaling(distribution, raw)), extras
 
 
 def inherit(learner: Learner, saved: Mapping[str, Array]) -> Learner:
@@ -248,6 +250,7 @@ def update(
         learned = minibatches.learned_moments(config, axis, rows, batches)
         state, history = scan(functools.partial(step, rows), state, batches)
 
+    of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
     # The shared key, so that all devices draw the same noise for the network that they have in common.
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
     shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
@@ -261,7 +264,6 @@ def update(
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     if config.rollout_loss:
-        of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
         metrics |= loss_variants.rollout_metrics(
             config, axis, of_rows, estimate, merge_noisy(state.parts), rows
         )
@@ -396,7 +398,7 @@ def loss(
     `mean_gradient` makes weighted means of them, over chunks and devices. The ratio is always that to the policy that
     acted, whenever the advantages were computed (`advantages.vtrace`).
     """
-    batch, distribution, output = minibatches.evaluate(network, batch)
+    acted, (batch, distribution, output) = batch, minibatches.evaluate(network, batch)
     distribution = actions.without_noise(distribution)
     log_ratio = actions.log_prob(distribution, batch.raw_action) - batch.log_prob
     if config.recompute == "minibatch":
@@ -410,8 +412,12 @@ def loss(
     clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < log_lower_bound)
 
     surrogate = surrogates.chosen(config)  # of the ratio exp(log_ratio)
-    distributions = batch.distribution, distribution
-    policy_loss = surrogate(config, log_ratio, batch.advantage, distributions, shared.kl_coef)
+    behaviour = batch.distribution
+    if isinstance(distribution, Foreign) and surrogates.has_penalty(config):
+        # It was not stored; `shared` has the network that acted.
+        behaviour = minibatches.evaluate(shared.noisy(shared.network), acted)[1]
+    pair = behaviour, distribution
+    policy_loss = surrogate(config, log_ratio, batch.advantage, pair, shared.kl_coef)
     value_loss = critic_losses.value_loss(config, output, batch.value, critic_losses.target_of(config, batch))
     entropy = actions.entropy(distribution)
     parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32), batch.learned)

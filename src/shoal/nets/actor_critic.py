@@ -16,6 +16,7 @@ from shoal.nets.actor_critic_config import ActorCriticConfig, built
 from shoal.nets.gradients import scale_gradient
 from shoal.nets.headed import Headed, HeadStyle
 from shoal.nets.outputs import ActionDistribution, Value
+from shoal.ops.distributions import adapted
 from shoal.types import EnvSpec, PyTree
 
 Array = jax.Array
@@ -47,8 +48,9 @@ def policy_and_value(
 ) -> tuple[ActionDistribution, Value]:
     """Compute a network's policy and value, in one pass where it can."""
     if hasattr(network, "policy_and_value"):
-        return network.policy_and_value(observation, action_mask)
-    return network.policy(observation, action_mask), network.value(observation)
+        distribution, value = network.policy_and_value(observation, action_mask)
+        return adapted(distribution), value
+    return adapted(network.policy(observation, action_mask)), network.value(observation)
 
 
 def acting_part(network: object) -> PyTree:

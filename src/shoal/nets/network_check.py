@@ -18,8 +18,9 @@ from shoal.nets.noisy import with_noise
 from shoal.nets.output_check import LEAD
 from shoal.nets.torso_choice import Kind, PartSettings
 from shoal.nets.torso_config import TorsoConfig
+from shoal.ops.distributions import is_foreign
 from shoal.types import Array, EnvSpec, PyTree
-from shoal.types.contract import require_array
+from shoal.types.contract import described, refuse, require_array
 from shoal.types.spaces import Box, Space
 
 
@@ -214,14 +215,18 @@ def _check_outputs(network: PyTree, spec: EnvSpec, methods: tuple[str, ...], kin
         if "value" in methods:
             output_check.check_value(network.value, network.value(observation), lead)
         if "policy" in methods:
-            output_check.check_policy(network.policy, network.policy(observation, None), lead, spec)
+            output = network.policy(observation, None)
+            if kind and is_foreign(output):  # with critics of its actions
+                right = "one of shoal.ops.distributions, which critics of its actions are averaged over"
+                refuse(network.policy, f"{described(output)} of another package", right)
+            output_check.check_policy(network.policy, output, lead, spec)
 
     jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, lead))
 
 
 def _check_action_critics(network: PyTree, spec: EnvSpec, kind: str) -> None:
     """Check the outputs of an actor, and those of critics of its actions or of all, as `_check_outputs`."""
-    _check_outputs(network.actor, spec.of_actor, ("policy",))
+    _check_outputs(network.actor, spec.of_actor, ("policy",), kind)
     lead = output_check.leading_axes(spec)
     space = spec.action_space
     action = (jnp.zeros((*lead, math.prod(space.shape))),) if isinstance(space, Box) else ()

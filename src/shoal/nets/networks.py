@@ -155,6 +155,12 @@ def widest_layer(network: NetworkSettings) -> int:
     return max(network.hidden_sizes, default=1) if isinstance(network, TorsoConfig) else 1
 
 
+def has_own_policy(network: NetworkSettings) -> bool:
+    """Report whether the distribution of a network's policy is made by code of the user's."""
+    parts = (getattr(network, name, None) for name in ("policy_head", "actor_network"))
+    return type(network) not in OWN.values() or any(part is not None for part in parts)
+
+
 def distribution_of(network: NetworkSettings) -> str:
     """Return the kind of distribution that a network's policy gives, "auto" included."""
     return getattr(network, "distribution", "auto")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.nets.value_heads import expectation
+from shoal.ops.distributions import adapted
 from shoal.types import EnvSpec, PyTree
 from shoal.types.contract import described, refuse, require_array
 from shoal.types.spaces import Box, Discrete, Space, zeros
@@ -41,10 +42,15 @@ def require_methods(name: str, methods: Mapping[str, object], needs: str) -> Non
 def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, ...], spec: EnvSpec) -> None:
     """Require a distribution whose samples fit the action space, with a log-probability of each in float32."""
     entropy = "entropy_estimate" if hasattr(output, "entropy_estimate") else "entropy"
+    right = "a distribution, as those of shoal.ops.distributions"
     for name in ("sample", "log_prob", "mode", entropy):
         if not callable(getattr(output, name, None)):
-            right = "a distribution, as those of shoal.ops.distributions"
             refuse(method, f"{described(output)} without the method {name!r}", right)
+    output = adapted(output)
+    try:
+        output.mode()
+    except NotImplementedError:  # as that of a mixture
+        refuse(method, f"{described(output.distribution)} whose mode is not implemented", right)
     action, space = output.sample(jax.random.key(0)), spec.action_space
     # A policy's actions of a Box are flat.
     own = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]

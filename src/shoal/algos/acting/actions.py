@@ -16,6 +16,7 @@ from shoal.config import settings, struct
 from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
 from shoal.nets.outputs import ActionDistribution
+from shoal.ops.distributions import Foreign
 from shoal.types import Array, PyTree, spaces
 from shoal.types.spaces import Box, Space
 
@@ -45,6 +46,11 @@ def mode(distribution: ActionDistribution) -> Array:
 def log_prob(distribution: ActionDistribution, raw: Array) -> Array:
     """Return the log-probability (density) of a raw action."""
     return getattr(distribution, "log_prob_raw", distribution.log_prob)(raw)
+
+
+def before_scaling(distribution: ActionDistribution, raw: Array) -> Array:
+    """Return what `action_transform` takes: the raw sample, of another package's distribution that with its bijectors."""
+    return distribution.from_raw(raw) if isinstance(distribution, Foreign) else raw
 
 
 def bounded(distribution: ActionDistribution, raw: Array) -> Array:

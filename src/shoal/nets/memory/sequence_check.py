@@ -10,6 +10,7 @@ from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.output_check import check_action_values, check_policy, check_value, require_methods
+from shoal.ops.distributions import Foreign, adapted, is_foreign
 from shoal.types import EnvSpec, PyTree, contract
 
 Array = jax.Array
@@ -111,8 +112,9 @@ def _check_replay(module: PyTree, spec: EnvSpec, shows: tuple[bool, bool]) -> No
         for step in range(STEPS):
             one = jax.tree.map(lambda x, t=step: x[t : t + 1], inputs)
             memory, output = module.apply(memory, one, one.first)
-            outputs.append(output)
-        return whole, fresh, again, jax.tree.map(lambda *xs: jnp.concatenate(xs), *outputs)
+            outputs.append(_as_arrays(output))
+        joined = jax.tree.map(lambda *xs: jnp.concatenate(xs), *outputs)
+        return *map(_as_arrays, (whole, fresh, again)), joined
 
     whole, fresh, again, single = run(module, jax.random.key(2))
     ended = jax.tree.map(lambda x: x[RESET:, 0], fresh), jax.tree.map(lambda x: x[:, 0], again)
@@ -122,6 +124,16 @@ def _check_replay(module: PyTree, spec: EnvSpec, shows: tuple[bool, bool]) -> No
     if _differ(fresh, single):
         right = "the same for any number of steps, of which none may depend on a later one"
         contract.refuse(module.apply, f"other results over {STEPS} steps at once than step by step", right)
+
+
+def _as_arrays(output: PyTree) -> PyTree:
+    """Replace another package's distribution by what there is of it for each step."""
+
+    def arrays(x: PyTree) -> PyTree:
+        x = adapted(x)
+        return (x.mode(), x.log_prob_raw(x.mode_raw())) if isinstance(x, Foreign) else x
+
+    return jax.tree.map(arrays, output, is_leaf=is_foreign)
 
 
 def _differ(x: PyTree, y: PyTree) -> bool:

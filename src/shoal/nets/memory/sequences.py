@@ -24,6 +24,7 @@ Three further members are used where they are there, and save computation; the r
   `memories` are from after each of the first T.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeGuard, cast
 
@@ -32,6 +33,7 @@ import jax.numpy as jnp
 
 from shoal.nets.actor_critic import Network, policy_and_value
 from shoal.nets.outputs import ActionDistribution, Value
+from shoal.ops.distributions import Foreign, adapted
 from shoal.types import PyTree
 from shoal.xla.plain import uses_plain_form
 
@@ -104,21 +106,23 @@ def unroll(network: object, memories: Memories, inputs: NetworkInputs) -> Unroll
         return Unrolled(Memories(()), *output)
     if is_joint(network):
         after, (distribution, value) = network.apply(memories.actor, inputs, inputs.first)
-        return Unrolled(Memories(after), distribution, value)
+        return Unrolled(Memories(after), adapted(distribution), value)
     actor, critic = _actor_and_critic(network)
     actor_after, distribution = actor.apply(memories.actor, inputs, inputs.first)
     critic_after, value = critic.apply(memories.critic, inputs, inputs.first)
-    return Unrolled(Memories(actor_after, critic_after), distribution, value)
+    return Unrolled(Memories(actor_after, critic_after), adapted(distribution), value)
 
 
 def policy_step(actor: PyTree, memory: PyTree, inputs: NetworkInputs) -> tuple[PyTree, ActionDistribution]:
     """Run one step of N sequences: the memory after it, and the distribution of the next action, [N]."""
     if not has_memory(inputs):
-        return (), actor.policy(inputs.observation, inputs.action_mask)
+        return (), adapted(actor.policy(inputs.observation, inputs.action_mask))
     # As T = 1, the one form that a sequence module has.
     inputs = jax.tree.map(lambda x: x[None], inputs)
     memory, output = actor.apply(memory, inputs, inputs.first)
-    distribution = output if hasattr(output, "sample") else output[0]
+    distribution = adapted(output if hasattr(output, "sample") else output[0])
+    if isinstance(distribution, Foreign):
+        return memory, dataclasses.replace(distribution, is_step=True)
     return memory, jax.tree.map(lambda x: x[0], distribution)
 
 

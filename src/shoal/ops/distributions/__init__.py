@@ -24,6 +24,7 @@ from shoal.ops.distributions.discrete import (
     MultiCategorical,
     masked,
 )
+from shoal.ops.distributions.foreign import Foreign, adapted, is_foreign
 from shoal.ops.distributions.linear_noise import LinearNoise
 from shoal.ops.distributions.restricted import Restricted
 
@@ -33,10 +34,13 @@ __all__ = [
     "Deterministic",
     "DiscreteValued",
     "EpsilonGreedy",
+    "Foreign",
     "LinearNoise",
     "MultiCategorical",
     "Normal",
     "Restricted",
     "TanhNormal",
+    "adapted",
+    "is_foreign",
     "masked",
 ]
