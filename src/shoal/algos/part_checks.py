@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from shoal.algos.acting import memories
 from shoal.algos.learning import advantages, critic_losses, surrogates
@@ -15,9 +17,13 @@ from shoal.base.imports import chosen_function
 from shoal.nets import networks
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
+from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.output_check import leading_axes, zero_batch
 from shoal.nets.outputs import ActionDistribution, Value
-from shoal.types import Array, EnvSpec, TimeStep, contract
+from shoal.ops.distributions import Beta, Foreign
+from shoal.types import Array, EnvSpec, PyTree, TimeStep, contract
+from shoal.types.contract import described
+from shoal.types.spaces import Box
 
 if TYPE_CHECKING:  # which imports this module
     from shoal.algos.ppo_config import PPOConfig
@@ -102,36 +108,76 @@ def check_users_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
     """Check that the distribution of a user's policy fits the settings, one of another package in particular.
 
     Raises:
-      ShoalError: its actions are in other units than `action_scaling` says, it has no KL divergence where the surrogate
+      ShoalError: its samples are in other units than `action_scaling` says, it has no KL divergence where the surrogate
         needs one, its bijector is not fixed, or a setting is for Shoal's own distributions.
     """
-    space, kind, scaling = spec.action_space, networks.distribution_of(config.network), config.action_scaling
-    is_clipped = isinstance(space, Box) and scaling == "clip" and kind != "beta"
-    found: list[object] = []
+    found: list[ActionDistribution] = []
 
-    def run(network: PyTree, inputs: NetworkInputs) -> PyTree:
+    def ends(network: PyTree, inputs: NetworkInputs) -> list[Array]:
+        """Return what bijectors make of numbers far from 0."""
         distribution, _ = _network_outputs(config, network, inputs)
         found[:] = [distribution]
         if not isinstance(distribution, Foreign):
-            return ()
-        who = f"a {type(distribution.distribution).__name__} of another package"
-        if config.correlated_noise or kind in ("tanh_normal", "gsde"):
-            setting = "correlated_noise=True" if config.correlated_noise else f"distribution={kind!r}"
-            raise ShoalError(f"{setting} is for Shoal's own distributions, and the policy's is {who}; leave it out.")
-        if config.surrogate == "penalty":
-            try:
-                distribution.kl(distribution)
-            except NotImplementedError:
-                raise ShoalError(
-                    f"surrogate='penalty' needs the KL divergence of the policy's distributions, and {who} has none; "
-                    "choose surrogate='clip'."
-                ) from None
+            return []
+        _check_settings_of_foreign(config, distribution)
         raw = jnp.zeros_like(distribution.mode_raw())
-        return distribution.from_raw(jnp.stack([raw - 1e4, raw, raw + 1e4])) if distribution.has_bijectors else ()
+        return [distribution.from_raw(raw + x) for x in (-1e4, 1e4) if distribution.has_bijectors]
 
-    arguments = _network_and_inputs(config, spec)
-    program = jax.make_jaxpr(run)(*arguments)
-    ...
+    values = _constants(ends, *_network_and_inputs(config, spec))
+    space, (distribution,) = spec.action_space, found
+    is_clipped = config.action_scaling == "clip" and networks.distribution_of(config.network) != "beta"
+    if isinstance(space, Box) and isinstance(distribution, Beta) and is_clipped:
+        low, high = distribution.low, distribution.high
+        if np.any(np.not_equal(low, space.low)) or np.any(np.not_equal(high, space.high)):
+            raise ShoalError(
+                f"action_scaling='clip' takes samples in the units of action_space={space}, and those of the policy's "
+                f"Beta are in [{low}, {high}]; choose action_scaling='rescale'."
+            )
+    if not isinstance(distribution, Foreign):
+        return
+    who = described(distribution.distribution)
+    if values is None:
+        raise ShoalError(
+            f"the policy is {who} whose bijector depends on the network, and actions are remembered as they are "
+            "before it; the bijector must be fixed: give what the network computes to the base distribution."
+        )
+    reach = max((float(jnp.max(jnp.abs(x))) for x in values), default=0.0)
+    if isinstance(space, Box) and config.action_scaling == "rescale" and 1.001 < reach < 1e3:
+        raise ShoalError(
+            f"action_scaling='rescale' takes samples in [-1, 1], and those of the policy, {who}, reach {reach:g}; "
+            "choose action_scaling='clip', or leave their scale out of the bijector."
+        )
+
+
+def _check_settings_of_foreign(config: "PPOConfig", distribution: Foreign) -> None:
+    who, kind = described(distribution.distribution), networks.distribution_of(config.network)
+    if config.correlated_noise or kind in ("tanh_normal", "gsde"):
+        setting = "correlated_noise=True" if config.correlated_noise else f"distribution={kind!r}"
+        raise ShoalError(f"{setting} is for distributions of Shoal, and the policy is {who}; leave it out.")
+    if config.surrogate == "penalty":
+        try:
+            distribution.kl(distribution)
+        except NotImplementedError:
+            raise ShoalError(
+                f"surrogate='penalty' needs a KL divergence, and the policy is {who}, which has none; choose "
+                "surrogate='clip'."
+            ) from None
+
+
+def _constants(function: Callable[..., list[Array]], *shapes: PyTree) -> list[Array] | None:
+    """Compute the results of a function that do not depend on its arguments; None where they do."""
+    closed = jax.make_jaxpr(function)(*shapes)
+    jaxpr = closed.jaxpr
+    needed, equations = set(jaxpr.outvars), []
+    for equation in reversed(jaxpr.eqns):
+        if needed & set(equation.outvars):
+            equations.append(equation)
+            needed |= {x for x in equation.invars if not isinstance(x, Literal)}
+    if needed & set(jaxpr.invars):
+        return None
+    program = ClosedJaxpr(jaxpr.replace(invars=[], eqns=equations[::-1]), closed.consts)
+    results: list[Array] = jaxpr_as_fun(program)()
+    return results
 
 
 def _network_and_inputs(config: "PPOConfig", spec: EnvSpec) -> tuple[PyTree, PyTree]:

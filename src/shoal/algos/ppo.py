@@ -91,7 +91,9 @@ class Extras(NamedTuple):
         PyTree  # the action as sampled, before it was fitted to the action space; () if that is the same
     )
     log_prob: Array  # the raw action's log-probability
-    distribution: PyTree  # that of the action, where the surrogate needs it; () of another package's, which is no tree
+    distribution: (
+        PyTree  # that of the action, where the surrogate needs it; () of another package's, which is no tree
+    )
     memory: PyTree  # the actor's memory after the step; () if it has none, or does not keep it
 
 

@@ -24,7 +24,7 @@ LIBRARIES = (
     "shoal",
     *("jax", "jaxlib", "flax", "optax", "chex", "etils", "treescope", "opt_einsum"),
     *("numpy", "scipy", "ml_dtypes", "matplotlib", "PIL", "rich", "typing_extensions", "typeguard"),
-    *("jaxtyping", "beartype", "wadler_lindig"),
+    *("jaxtyping", "beartype", "wadler_lindig", "distrax", "tensorflow_probability"),
 )
 CALLBACK = "Traceback (most recent call last)"  # in the message of a compiled program's error
 PROGRAM_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")

@@ -46,11 +46,11 @@ def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, 
     for name in ("sample", "log_prob", "mode", entropy):
         if not callable(getattr(output, name, None)):
             refuse(method, f"{described(output)} without the method {name!r}", right)
-    output = adapted(output)
+    given, output = output, adapted(output)
     try:
         output.mode()
     except NotImplementedError:  # as that of a mixture
-        refuse(method, f"{described(output.distribution)} whose mode is not implemented", right)
+        refuse(method, f"{described(given)} whose mode is not implemented", right)
     action, space = output.sample(jax.random.key(0)), spec.action_space
     # A policy's actions of a Box are flat.
     own = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]

@@ -49,7 +49,7 @@ def log_prob(distribution: ActionDistribution, raw: Array) -> Array:
 
 
 def before_scaling(distribution: ActionDistribution, raw: Array) -> Array:
-    """Return what `action_transform` takes: the raw sample, of another package's distribution that with its bijectors."""
+    """Return what `action_transform` takes: the raw sample, or the action of another package's distribution."""
     return distribution.from_raw(raw) if isinstance(distribution, Foreign) else raw
 
 

@@ -19,9 +19,7 @@ Array = jax.Array
 def is_foreign(x: object) -> bool:
     """Report whether this is a distribution whose samples are drawn by `sample(seed=)`."""
     sample = getattr(x, "sample", None)
-    return (
-        callable(sample) and hasattr(x, "log_prob") and "seed" in inspect.signature(sample).parameters
-    )
+    return callable(sample) and hasattr(x, "log_prob") and "seed" in inspect.signature(sample).parameters
 
 
 def adapted(distribution: Any) -> Any:
@@ -35,7 +33,8 @@ def adapted(distribution: Any) -> Any:
         beta = _within(distribution)
         # distrax and tensorflow-probability name them differently.
         names = ("alpha", "beta") if hasattr(beta, "alpha") else ("concentration1", "concentration0")
-        return Beta(*jnp.broadcast_arrays(*(getattr(beta, x) for x in names)), low=-1.0, high=1.0)
+        one, other = jnp.broadcast_arrays(*(getattr(beta, x) for x in names))
+        return Beta(one, other, low=-1.0, high=1.0)
     return Foreign(distribution)
 
 
@@ -188,6 +187,6 @@ def _numbers(x: Array) -> Array:
 
 def _summed(distribution: Any, terms: Array, x: Array) -> Array:
     """Sum what there is of each entry of vectors x that are events by themselves."""
-    if distribution.event_shape or not jnp.issubdtype(x.dtype, jnp.floating):
+    if len(distribution.event_shape) or not jnp.issubdtype(x.dtype, jnp.floating):
         return terms
     return jnp.sum(jnp.broadcast_to(terms, x.shape), axis=-1)
