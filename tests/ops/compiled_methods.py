@@ -24,8 +24,10 @@ def compiled(kinds: Iterable[type], chosen: Callable[[str], bool]) -> Methods:
     }
 
 
+# Another package's, which is no pytree, is compiled by what calls it.
+KINDS = [getattr(distributions, name) for name in distributions.__all__ if name != "Foreign"]
 DISTRIBUTIONS = compiled(
-    filter(inspect.isclass, (getattr(distributions, name) for name in distributions.__all__)),
+    filter(inspect.isclass, KINDS),
     lambda name: not name.startswith("_"),
 )
 
