@@ -13,7 +13,6 @@ from flax import nnx
 
 from shoal.algos.acting import actions
 from shoal.algos.ppo_config import PPOConfig
-from shoal.algos.sac_config import SACConfig
 from shoal.base.errors import ShoalError
 from shoal.config.settings import with_settings
 from shoal.nets.mlp import MLP
@@ -185,7 +184,7 @@ def test_an_update_is_that_of_shoals_own_distribution(name, surrogate):
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.quick("normal-tfp", "beta-distrax", "tanh-tfp-independent")
 def test_each_method_is_that_of_shoals_own_distribution(name):
-    own, spec, kind = OWN[name.split("-")[0]]
+    own, spec, _ = OWN[name.split("-")[0]]
     size = spec.action_space.n if spec is DISCRETE else 2
     x, other = jax.random.normal(jax.random.key(0), (2, 5, size))
     scale = jnp.asarray([0.4, 1.3]) if spec is CONTINUOUS else jnp.ones(size)
@@ -209,7 +208,7 @@ def test_each_method_is_that_of_shoals_own_distribution(name):
 
 
 def test_an_entropy_without_closed_form_is_estimated_by_one_sample():
-    """Of a chain of bijectors, differentiable, with other noise for other parameters; of a vector of independent parts."""
+    """Of a chain of bijectors, differentiable, and with other noise for other parameters."""
     bijector = tfb.Chain([tfb.Scale(2.0), tfb.Tanh()])
 
     @jax.jit
@@ -332,6 +331,5 @@ def test_actors_with_critics_of_actions_refuse_them():
         def __init__(self, spec, *, key):
             self.actor, self.critic = Actor(spec, key=key), Critic(spec, key=key)
 
-    with pytest.raises(ShoalError, match="of another package; it must return one of shoal.ops.distributions"):
+    with pytest.raises(ShoalError, match=r"of another package; it must return one of shoal\.ops"):
         check_network(Both, CONTINUOUS, of_action_critics=True)
-    assert SACConfig().name == "sac"
