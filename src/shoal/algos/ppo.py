@@ -414,10 +414,8 @@ def loss(
     clipped = (log_ratio > jnp.log1p(config.clip_coef)) | (log_ratio < log_lower_bound)
 
     surrogate = surrogates.chosen(config)  # of the ratio exp(log_ratio)
-    behaviour = batch.distribution
-    if isinstance(distribution, Foreign) and surrogates.has_penalty(config):
-        # It was not stored; `shared` has the network that acted.
-        behaviour = minibatches.evaluate(shared.noisy(shared.network), acted)[1]
+    # `shared` has the network that acted.
+    behaviour = minibatches.behaviour(config, shared.noisy(shared.network), acted, batch, distribution)
     pair = behaviour, distribution
     policy_loss = surrogate(config, log_ratio, batch.advantage, pair, shared.kl_coef)
     value_loss = critic_losses.value_loss(config, output, batch.value, critic_losses.target_of(config, batch))

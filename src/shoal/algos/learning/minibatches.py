@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from shoal.algos.acting import memories
-from shoal.algos.learning import metric_means
+from shoal.algos.learning import metric_means, surrogates
 from shoal.config import struct
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
 from shoal.nets.outputs import ActionDistribution, Value
 from shoal.ops import permutations, statistics
+from shoal.ops.distributions import Foreign
 from shoal.types import Array, PyTree
 
 if TYPE_CHECKING:
@@ -148,6 +149,20 @@ def unrolled(unroll: Callable[[PyTree, NetworkInputs], tuple[PyTree, T]], batch:
         memory = struct.where(has_burn_in, jax.lax.stop_gradient(burned_in), memory)
     batch = jax.tree.map(_time_first, batch._replace(start=ChunkStart()))
     return batch, unroll(memory, batch.inputs)[1]
+
+
+def behaviour(
+    config: PPOConfig, network: PyTree, rows: Rows, batch: Rows, distribution: ActionDistribution
+) -> PyTree:
+    """Return the distributions that acted, [...]: as stored, or another package's of the network that acted.
+
+    Args:
+      rows: the rows as they are before `evaluate`.
+      batch: the same after it, with the current `distribution`.
+    """
+    if isinstance(distribution, Foreign) and surrogates.has_penalty(config):
+        return evaluate(network, rows)[1]
+    return batch.distribution
 
 
 def without_unread(batch: Rows, distribution: ActionDistribution) -> Rows:
