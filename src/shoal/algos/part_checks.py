@@ -14,7 +14,7 @@ from shoal.algos.learning import advantages, critic_losses, surrogates
 from shoal.algos.learning.minibatches import Rows
 from shoal.base.errors import ShoalError
 from shoal.base.imports import chosen_function
-from shoal.nets import networks
+from shoal.nets import networks, stateful
 from shoal.nets.inputs import num_action_features
 from shoal.nets.memory import sequences
 from shoal.nets.memory.sequences import NetworkInputs
@@ -191,7 +191,7 @@ def _network_and_inputs(config: "PPOConfig", spec: EnvSpec) -> tuple[PyTree, PyT
         previous = jnp.zeros((*shape, num_action_features(spec.action_space)))
         is_shown = networks.shows(config.network, "previous_action")
         inputs = memories.network_inputs(config, timestep, observation, previous if is_shown else ())
-        return config.network.build(spec, key), inputs
+        return stateful.at_rest(config.network.build(spec, key)), inputs
 
     return jax.eval_shape(make, jax.random.key(0))
 

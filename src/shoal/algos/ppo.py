@@ -22,6 +22,7 @@ from shoal.algos.learning import (
     loss_variants,
     metric_means,
     minibatches,
+    network_state,
     optimisers,
     recomputation,
     surrogates,
@@ -30,7 +31,7 @@ from shoal.algos.learning import (
 from shoal.algos.learning.minibatches import Minibatch, Rows
 from shoal.algos.learning.recomputation import Rollout
 from shoal.config import struct
-from shoal.nets import networks
+from shoal.nets import networks, stateful
 from shoal.nets.actor_critic import acting_part
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
@@ -118,7 +119,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
 
 def init(config: PPOConfig, spec: EnvSpec, key: Array, num_envs: int | tuple[int, ...]) -> Learner:
     """Make a learner with a new network."""
-    network = config.network.build(spec, key)
+    network = stateful.at_rest(config.network.build(spec, key))
     parts, _ = optimisers.split_parameters(config.optimization, network, is_split=config.is_split)
     # The first state of an optimiser is the same for any rate, which each update gives it anew.
     shared = Shared(
@@ -233,9 +234,13 @@ def update(
     def merge_noisy(parts: optimisers.Parts) -> PyTree:
         return shared.noisy(merge(parts))
 
+    def network_of(state: GradientState) -> PyTree:
+        return network_state.merged(merge_noisy(state.parts), state.network_state)
+
     step = functools.partial(gradient_step, config, axis, shared, optimizer, merge_noisy)
     scan = functools.partial(loss_variants.scan_until_stop, config, loss) if config.kl_stop else jax.lax.scan
-    state = GradientState(parts, shared.optimizer, stopped=jnp.asarray(False))
+    state_of_network = network_state.initial(config, shared.network, keys.local)
+    state = GradientState(parts, shared.optimizer, jnp.asarray(False), state_of_network)
 
     # The orders of the longer of both: in the epochs beyond its own a part computes a gradient and does not step.
     epochs = max(config.update_epochs, config.critic_update_epochs or 0)
@@ -243,7 +248,7 @@ def update(
     estimate = functools.partial(recomputation.estimate, config, axis, rollout, shared.value)
     if config.recompute == "epoch":
         state, history, learned = recomputation.scan_epochs(
-            config, axis, rows, orders, lambda state: estimate(merge_noisy(state.parts)), step, state, scan
+            config, axis, rows, orders, lambda state: estimate(network_of(state)), step, state, scan
         )
     else:
         index = orders.reshape(-1, orders.shape[-1])
@@ -255,7 +260,8 @@ def update(
     of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
     # The shared key, so that all devices draw the same noise for the network that they have in common.
     noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
-    shared = shared._replace(network=merge(state.parts), optimizer=state.optimizer, noise=noise)
+    network = network_state.merged(merge(state.parts), state.network_state)
+    shared = shared._replace(network=network, optimizer=state.optimizer, noise=noise)
     steps = step_metrics(config, history)
     metrics = {
         **metrics,
@@ -267,7 +273,7 @@ def update(
     }
     if config.rollout_loss:
         metrics |= loss_variants.rollout_metrics(
-            config, axis, of_rows, estimate, merge_noisy(state.parts), rows
+            config, axis, of_rows, estimate, network_of(state), rows
         )
     shared = adapt_coefficients(config, shared, steps["approx_kl"])
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
@@ -343,6 +349,7 @@ class GradientState(NamedTuple):
     parts: optimisers.Parts  # the network's parameters
     optimizer: PyTree
     stopped: Array  # whether the KL stop has ended the actor's updates for this rollout
+    network_state: network_state.State = ()
 
 
 def gradient_step(
@@ -360,13 +367,16 @@ def gradient_step(
     in_actor_epochs = minibatch.epoch < config.update_epochs
     update_actor = in_actor_epochs & ~state.stopped
     batch = jax.tree.map(lambda x: x[minibatch.rows], rows)._replace(advantage=minibatch.advantage)
-    gradient, means = mean_gradient(
-        functools.partial(of_critic or loss, config, axis, shared, update_actor),
+    loss_of_rows = functools.partial(of_critic or loss, config, axis, shared, update_actor)
+    gradient, means, *statistics = mean_gradient(
+        network_state.in_mode(loss_of_rows, state.network_state, axis),
         merge,
         state.parts,
         batch,
         weight=minibatch.weight,
-        num_chunks=num_chunks(batch.weight.shape, config.gradient_chunk),
+        num_chunks=num_chunks(
+            batch.weight.shape, network_state.chunk_rows(state.network_state, config.gradient_chunk)
+        ),
         axis=axis,
     )
     # The step is made in any case and selected below, since under `vmap` a branch would compute both sides.
@@ -382,9 +392,11 @@ def gradient_step(
         active = {"actor": update_actor, "critic": minibatch.epoch < critic_epochs}
         parts = optimisers.select_active(active, parts, state.parts)
         opt_state = optimisers.select_active(active, opt_state, state.optimizer)
+        statistics = [optimisers.select_active(active, x, state.network_state.statistics) for x in statistics]
     *numbers, learned = means
     metrics = jnp.stack([*numbers, optax.tree.norm(gradient), update_actor.astype(jnp.float32), *learned])
-    return GradientState(parts, opt_state, stopped), metrics
+    after = network_state.following(state.network_state, statistics)
+    return GradientState(parts, opt_state, stopped, after), metrics
 
 
 def loss(

@@ -13,6 +13,7 @@ from shoal.algos.agents.agents_config import AgentsConfig
 from shoal.algos.learning import surrogates
 from shoal.algos.learning.advantages import ESTIMATORS
 from shoal.algos.learning.critic_losses import LOSSES
+from shoal.algos.learning.network_state import NetworkModeConfig
 from shoal.algos.learning.optimisers import JointOptimizerConfig
 from shoal.algos.ppo import ppo
 from shoal.config import settings, struct
@@ -38,7 +39,7 @@ _IMPALA = Needs("surrogate", ("vtrace_policy_gradient",), or_function=True)
 
 
 @struct.struct
-class PPOConfig(NoiseConfig, NormalisationConfig, MemoryConfig):
+class PPOConfig(NetworkModeConfig, NoiseConfig, NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PPO; the names are CleanRL's where it has one. Numbers declared `float` are data."""
 
     optimization: JointOptimizerConfig = JointOptimizerConfig()

@@ -19,15 +19,16 @@ from shoal.algos.acting.exploration import ActingPolicy, ExplorationConfig
 from shoal.algos.acting.memories import Memory, MemoryConfig
 from shoal.algos.acting.normalisation import NormalisationConfig
 from shoal.algos.agents.agents_config import AgentsConfig
-from shoal.algos.learning import metric_means, minibatches, optimisers
+from shoal.algos.learning import metric_means, minibatches, network_state, optimisers
 from shoal.algos.learning.action_values import legal
 from shoal.algos.learning.minibatches import Rows
+from shoal.algos.learning.network_state import NetworkModeConfig
 from shoal.algos.learning.optimisers import OptimizerConfig
 from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import parameter
-from shoal.nets import networks, q_networks
+from shoal.nets import networks, q_networks, stateful
 from shoal.nets.inputs import action_features
 from shoal.nets.memory import sequences
 from shoal.nets.noisy import with_noise
@@ -52,7 +53,7 @@ from shoal.xla.chunked_gradients import default_chunk_rows, mean_gradient, num_c
 
 
 @struct.struct
-class PQNConfig(NormalisationConfig, MemoryConfig):
+class PQNConfig(NetworkModeConfig, NormalisationConfig, MemoryConfig):
     """Hyper-parameters of PQN; the names and defaults are CleanRL's."""
 
     run_defaults: ClassVar[dict[str, Any]] = {"num_envs": 4, "num_steps": 128}
@@ -142,7 +143,7 @@ def pqn(config: PQNConfig, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorit
 
 def init(config: PQNConfig, spec: EnvSpec, key: Array, num_envs: int) -> Learner:
     """Make a learner with a new network."""
-    network = config.network.build(spec, key)
+    network = stateful.at_rest(config.network.build(spec, key))
     parts, _ = optimisers.split_parameters(config.optimization, network)
     optimizer = optimisers.build_part(config.optimization, 0.0).init(parts)
     return Learner(Shared(network, optimizer, normalisation.initial_moments(config, spec)), ())
@@ -205,8 +206,10 @@ def update(
     noise_keys = jax.random.split(jax.random.fold_in(keys.shared, 1), len(orders))
     step = functools.partial(gradient_step, config, axis, optimizer, merge, rows)
     totals = minibatches.total_weights(axis, rows, orders)
-    state = (parts, learner.shared.optimizer)
-    (parts, opt_state), history = jax.lax.scan(step, state, (orders, totals, noise_keys))
+    state_of_network = network_state.initial(config, learner.shared.network, keys.local)
+    state = GradientState(parts, learner.shared.optimizer, state_of_network)
+    state, history = jax.lax.scan(step, state, (orders, totals, noise_keys))
+    network = network_state.merged(merge(state.parts), state.network_state)
 
     steps = dict(zip(METRICS, history.T, strict=True))
     metrics = {name: metric_means.scalar_mean(jnp.mean(x)) for name, x in steps.items()} | {
@@ -218,7 +221,7 @@ def update(
         "loss": ~jnp.all(jnp.isfinite(steps["q_loss"])),
         "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
     }
-    return Learner(Shared(merge(parts), opt_state, moments), learner.local), metrics, not_finite
+    return Learner(Shared(network, state.optimizer, moments), learner.local), metrics, not_finite
 
 
 def make_rows(config: PQNConfig, spec: EnvSpec, shared: Shared, trajectory: Trajectory) -> Rows:
@@ -257,30 +260,42 @@ def make_rows(config: PQNConfig, spec: EnvSpec, shared: Shared, trajectory: Traj
     return minibatches.to_rows(config, rows)._replace(start=start)
 
 
+class GradientState(NamedTuple):
+    """The state that a gradient step changes."""
+
+    parts: optimisers.Parts  # the network's parameters
+    optimizer: PyTree
+    network_state: network_state.State
+
+
 def gradient_step(
     config: PQNConfig,
     axis: tuple[str, ...],
     optimizer: optax.GradientTransformation,
     merge: Callable[[optimisers.Parts], PyTree],
     rows: Rows,
-    state: tuple[optimisers.Parts, PyTree],
+    state: GradientState,
     minibatch: tuple[Array, Array, Array],
-) -> tuple[tuple[optimisers.Parts, PyTree], Array]:
+) -> tuple[GradientState, Array]:
     """Make one gradient step on a minibatch: its rows, their total weight, and a key; return also its METRICS."""
-    (parts, opt_state), (index, weight, key) = state, minibatch
+    index, weight, key = minibatch
     batch = jax.tree.map(lambda x: x[index], rows)
-    gradient, means = mean_gradient(
-        lambda network, batch: loss(with_noise(network, key), batch),
+    loss_of_rows = network_state.in_mode(loss, state.network_state, axis)
+    gradient, means, *statistics = mean_gradient(
+        lambda network, batch: loss_of_rows(with_noise(network, key), batch),
         merge,
-        parts,
+        state.parts,
         batch,
         weight=weight,
-        num_chunks=num_chunks(batch.weight.shape, _chunk_rows(config)),
+        num_chunks=num_chunks(
+            batch.weight.shape, network_state.chunk_rows(state.network_state, _chunk_rows(config))
+        ),
         axis=axis,
     )
-    updates, opt_state = optimizer.update(gradient, opt_state, parts)
-    parts = optax.apply_updates(parts, updates)
-    return (parts, opt_state), jnp.stack([*means, optax.tree.norm(gradient)])
+    updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
+    parts = optax.apply_updates(state.parts, updates)
+    after = network_state.following(state.network_state, statistics)
+    return GradientState(parts, opt_state, after), jnp.stack([*means, optax.tree.norm(gradient)])
 
 
 def loss(network: PyTree, batch: Rows) -> tuple[Array, tuple[Array, Array]]:

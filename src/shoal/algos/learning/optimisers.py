@@ -18,6 +18,7 @@ from shoal.base.user_errors import user_frames
 from shoal.config import settings, struct
 from shoal.config.requirements import Needs
 from shoal.config.struct import parameter
+from shoal.nets.stateful import statistics_of
 from shoal.types import Array, PyTree, contract
 from shoal.xla.packing import pack, pack_plain
 
@@ -303,11 +304,15 @@ def split_parameters(
 
     Args:
       config: with the critic's defaults filled in.
-      network: all its leaves are parameters.
+      network: all its leaves are parameters, but for statistics, which the merged network has as they are here.
       is_split: whether the critic's parameters are a part of their own; otherwise they belong to the actor's part.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
-    owners = [owner_of(path) if is_split else "actor" for path, _ in paths]
+    statistics = statistics_of(network)
+    owners = [
+        "" if struct.path_name(path) in statistics else owner_of(path) if is_split else "actor"
+        for path, _ in paths
+    ]
     if is_split and "critic" not in owners:
         raise ShoalError(
             f"the network {type(network).__name__} has no attribute 'critic', by which separate_updates and target_kl "
@@ -316,7 +321,7 @@ def split_parameters(
     optimizer_names = {"actor": config.optimizer, "critic": getattr(config, "critic_optimizer", None)}
     parts: Parts = {}
     restore: dict[str, Callable[[Any], Any]] = {}
-    for name in dict.fromkeys(owners):
+    for name in filter(None, dict.fromkeys(owners)):
         leaves = tuple(leaf for owner, (_, leaf) in zip(owners, paths, strict=True) if owner == name)
         if optimizer_names[name] in ELEMENTWISE:
             parts[name], restore[name] = pack(leaves)
@@ -325,7 +330,13 @@ def split_parameters(
 
     def merge(parts: Parts) -> PyTree:
         leaves = {name: iter(restore[name](part)) for name, part in parts.items()}
-        return jax.tree.unflatten(structure, [next(leaves[owner]) for owner in owners])
+        return jax.tree.unflatten(
+            structure,
+            [
+                next(leaves[owner]) if owner else leaf
+                for owner, (_, leaf) in zip(owners, paths, strict=True)
+            ],
+        )
 
     return parts, merge
 
