@@ -13,6 +13,7 @@ from shoal.algos import part_checks
 from shoal.algos.acting import memories
 from shoal.algos.acting.normalisation import NormalisationConfig, belongs_to, clips_of
 from shoal.algos.learning import advantages, critic_losses
+from shoal.algos.learning.network_state import NetworkModeConfig
 from shoal.base.errors import ShoalError, nearest
 from shoal.config import settings, struct
 from shoal.nets import action_critics as of_actions
@@ -69,7 +70,8 @@ def check_ppo(
     check_recomputation(config, num_envs, num_steps)
     check_value_normalisation(config)
     config.optimization.validate()
-    networks.check(config.network, spec)
+    networks.check(config.network, spec, may_have_state=True)
+    check_network_mode(config, spec)
     part_checks.check_parts(config, spec)
 
 
@@ -130,7 +132,25 @@ def check_action_values(config: "DQNConfig | PQNConfig", spec: EnvSpec, algorith
     check_observations(config, spec)
     check_integers(config)
     config.optimization.validate()
-    q_networks.check(config.network, spec.of_actor)
+    trains_state = isinstance(config, NetworkModeConfig)
+    q_networks.check(config.network, spec.of_actor, may_have_state=trains_state)
+    if trains_state:
+        check_network_mode(config, spec.of_actor)
+
+
+def check_network_mode(config: "PPOConfig | PQNConfig", spec: EnvSpec) -> None:
+    """Check that the mode of a network with state has an effect, and that nothing else depends on it."""
+    if config.network_mode == "eval":
+        if not networks.has_state(config.network, spec):
+            raise ShoalError(
+                "network_mode='eval' has no effect, since the network has no state; it needs one with nnx.BatchNorm or "
+                "nnx.Dropout."
+            )
+    elif getattr(config, "recompute", "never") == "minibatch" and networks.has_state(config.network, spec):
+        raise ShoalError(
+            "recompute='minibatch' takes the values of the loss's own pass, and network_mode='train' computes them as "
+            "acting does not; choose recompute='epoch', or network_mode='eval'."
+        )
 
 
 def check_without_critic(config: "DQNConfig | PQNConfig", algorithm: str) -> None:

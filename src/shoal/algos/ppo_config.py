@@ -16,6 +16,7 @@ from shoal.algos.learning.critic_losses import LOSSES
 from shoal.algos.learning.network_state import NetworkModeConfig
 from shoal.algos.learning.optimisers import JointOptimizerConfig
 from shoal.algos.ppo import ppo
+from shoal.base.errors import ShoalError
 from shoal.config import settings, struct
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.fields import Use, parameter
@@ -146,7 +147,7 @@ class PPOConfig(NetworkModeConfig, NoiseConfig, NormalisationConfig, MemoryConfi
     )
     """Computes a minibatch's gradient in parts of this many steps, which fit in cache: 0 is all at once, -1 chooses
     (512 on one core of a CPU, 1,024 for each of several, half with wide layers; all elsewhere, with memory, and with
-    recompute minibatch). Changes rounding only."""
+    recompute minibatch). Changes rounding only. A network with state takes all at once."""
 
     def algorithm(self, spec: EnvSpec, axis: tuple[str, ...] = ()) -> Algorithm:
         """Return PPO's functions for an environment; gradients and statistics are reduced over `axis`."""
@@ -175,6 +176,20 @@ class PPOConfig(NetworkModeConfig, NoiseConfig, NormalisationConfig, MemoryConfi
             kl_stop=self.kl_stop or struct.is_traced(self.target_kl) or self.target_kl < math.inf,
             gradient_chunk=self.gradient_chunk if self.gradient_chunk >= 0 else default_chunk,
         )
+
+    def check_given_chunk(self, spec: EnvSpec) -> None:
+        """Require that a `gradient_chunk` that the caller gave does not cut minibatches that are taken whole.
+
+        Raises:
+          ShoalError: it does; one that was chosen has no effect then.
+        """
+        of_agent = spec if spec.num_agents == 1 else self.agents.view(spec, self.is_joint).spec_of_agent
+        is_cut = self.gradient_chunk > 0 and self.network_mode == "train"
+        if is_cut and networks.has_state(self.network, of_agent):
+            raise ShoalError(
+                f"gradient_chunk={self.gradient_chunk} cuts a minibatch, of which a network with state takes the "
+                "statistics and drops units as a whole (network_mode='train'); choose gradient_chunk=0."
+            )
 
     def with_critic_defaults(self) -> "PPOConfig":
         """Replace each setting of the critic's updates that is None by the actor's."""

@@ -170,6 +170,7 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
         check_torsos(spec.of_actor.observation_space, network.encoder, network)
         name = "encoder" if network.critic_encoder is None else "critic_encoder"
         check_torsos(spec.of_critic.observation_space, network.of_critic, network, name)
+        networks.require_stateless(network, spec, name_of(network))
         return
     if networks.has_memory(network):
         raise ShoalError(
@@ -177,3 +178,4 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
             "its actions learns from single ones; choose one whose actor has policy and whose critic has values."
         )
     check_network(Builder(network), spec, of_action_critics=True)
+    networks.require_stateless(network, spec, name_of(network))

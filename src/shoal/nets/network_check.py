@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from shoal.base.errors import ShoalError
 from shoal.base.user_errors import reports_user_code, user_frames
 from shoal.config.struct import named_leaves, path_name
-from shoal.nets import linen, output_check, torso_choice, torsos
+from shoal.nets import linen, output_check, stateful, torso_choice, torsos
 from shoal.nets.composition import is_noisy
 from shoal.nets.memory.sequence_check import check_sequences, sequence_modules
 from shoal.nets.noisy import with_noise
@@ -69,7 +69,7 @@ def check_network(
         shows = {x: getattr(network_class, f"previous_{x}", True) for x in ("action", "reward")}
         check_sequences(network, spec, name, kind, **shows)
     else:
-        _check_outputs(network, spec, ("values",) if kind else ("value", "policy"), kind)
+        _check_outputs(network, spec, ("values",) if kind else ("value", "policy"), name, kind)
 
 
 @reports_user_code
@@ -85,7 +85,7 @@ def check_torso(torso_class: Callable[..., PyTree], space: Space) -> None:
     width = _width(torso, name, "num_features", "the length of its features")
     _check_call(torso, name, "observation", "its features")
     _check_tree(torso_class, space, name, torso)
-    features = jax.eval_shape(lambda torso, o: torso(o), torso, output_check.zero_batch(space, LEAD))
+    features = _traced(name, lambda torso, o: torso(o), torso, output_check.zero_batch(space, LEAD))
     dtype = getattr(features, "dtype", jnp.float32)
     require_array(
         torso,
@@ -129,7 +129,7 @@ def check_head(setting: str, head: PartSettings | None, spec: EnvSpec, values: s
         else:
             output_check.check_action_values(module, output, LEAD, spec, values)
 
-    jax.eval_shape(run, module, jnp.zeros((*LEAD, width)))
+    _traced(name, run, module, jnp.zeros((*LEAD, width)))
 
 
 @reports_user_code
@@ -153,7 +153,7 @@ def check_own_parts(network: PyTree, spec: EnvSpec) -> None:
         output_check.require_methods(name, {repr(x): getattr(part, x, None) for x in methods}, needs)
         _check_tree(builder, of_whom, name, part)
         if not network.has_memory:
-            _check_outputs(part, of_whom, methods)
+            _check_outputs(part, of_whom, methods, name)
     if network.has_memory:
         shows = {"action": network.previous_action, "reward": network.previous_reward}
         whole = network.build(spec, jax.random.key(0))
@@ -204,7 +204,36 @@ class Builder:
         return getattr(self.__dict__["settings"], name)
 
 
-def _check_outputs(network: PyTree, spec: EnvSpec, methods: tuple[str, ...], kind: str = "") -> None:
+def _traced(name: str, run: Callable[..., PyTree], module: PyTree, *inputs: PyTree) -> PyTree:
+    """Return the shapes of what a function of a module gives; one with state is tried in the mode train too.
+
+    Raises:
+      ShoalError: its statistics change in the mode eval.
+    """
+
+    def at_rest(module: PyTree, *inputs: PyTree) -> PyTree:
+        before, outputs = stateful.statistics_of(module), run(module, *inputs)
+        after = stateful.statistics_of(module)
+        if changed := [key for key, x in after.items() if x is not before.get(key)]:
+            raise ShoalError(
+                f"{name} changes its statistics {changed[0]!r} in the mode eval, in which it acts and is evaluated; give "
+                "no use_running_average in a call, so that the mode decides."
+            )
+        return outputs
+
+    def in_training(module: PyTree, *inputs: PyTree) -> PyTree:
+        statistics = stateful.statistics_of(module)
+        return run(stateful.training(module, statistics, jax.random.key(0), jnp.bool_(True)), *inputs)
+
+    if not stateful.has_state(module):
+        return jax.eval_shape(run, module, *inputs)
+    jax.eval_shape(in_training, module, *inputs)
+    return jax.eval_shape(at_rest, module, *inputs)
+
+
+def _check_outputs(
+    network: PyTree, spec: EnvSpec, methods: tuple[str, ...], name: str, kind: str = ""
+) -> None:
     """Check the outputs of a network's methods, one without memory, for observations with two leading axes."""
     lead = output_check.leading_axes(spec)
 
@@ -221,12 +250,12 @@ def _check_outputs(network: PyTree, spec: EnvSpec, methods: tuple[str, ...], kin
                 refuse(network.policy, f"{described(output)} of another package", right)
             output_check.check_policy(network.policy, output, lead, spec)
 
-    jax.eval_shape(run, network, output_check.zero_batch(spec.observation_space, lead))
+    _traced(name, run, network, output_check.zero_batch(spec.observation_space, lead))
 
 
 def _check_action_critics(network: PyTree, spec: EnvSpec, kind: str) -> None:
     """Check the outputs of an actor, and those of critics of its actions or of all, as `_check_outputs`."""
-    _check_outputs(network.actor, spec.of_actor, ("policy",), kind)
+    _check_outputs(network.actor, spec.of_actor, ("policy",), "the actor", kind)
     lead = output_check.leading_axes(spec)
     space = spec.action_space
     action = (jnp.zeros((*lead, math.prod(space.shape))),) if isinstance(space, Box) else ()
@@ -266,7 +295,7 @@ def _check_call(part: PyTree, name: str, arguments: str, returned: str) -> None:
 def _build(network_class: Callable[..., PyTree], spec: EnvSpec | Space, name: str) -> PyTree:
     """Build a network for a spec, or a torso for a space."""
     try:
-        return linen.build(network_class, spec, jax.random.key(0))
+        return stateful.at_rest(linen.build(network_class, spec, jax.random.key(0)))
     except TypeError as error:
         if user_frames(error):  # its constructor takes what it is given, and fails by itself
             raise
@@ -291,10 +320,12 @@ def _check_tree(
         if not kind.startswith(("float", "bfloat")):
             raise ShoalError(
                 f"{name} holds a leaf of {kind}; every leaf of it is trained, so all must be "
-                "arrays of floats (a stored key or nnx.Rngs is not)."
+                "arrays of floats (a stored key is not, unless nnx.Rngs holds it)."
             )
     try:
-        traced = jax.eval_shape(lambda key: linen.build(network_class, spec, key), jax.random.key(0))
+        traced = jax.eval_shape(
+            lambda key: stateful.at_rest(linen.build(network_class, spec, key)), jax.random.key(0)
+        )
         missing = named_leaves(network).keys() - named_leaves(traced).keys()
     except (
         ValueError

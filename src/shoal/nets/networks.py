@@ -4,21 +4,23 @@ What `network` names is a struct whose fields are the network's settings and who
 class of networks without settings, built as `Class(spec, key=key)`, stands within `NetworkClass`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 import jax
 
 from shoal.base import registers
+from shoal.base.errors import ShoalError
 from shoal.base.imports import import_name
 from shoal.config import settings, struct
-from shoal.nets import linen, torso_choice
+from shoal.nets import linen, stateful, torso_choice
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.actor_critic_config import ActorCriticConfig, DistributionName
 from shoal.nets.joint import JointNetwork
 from shoal.nets.memory.recurrent import RecurrentActorCritic, SharedRecurrentActorCritic
 from shoal.nets.network_check import Builder, check_head, check_network, check_own_parts, check_torsos
-from shoal.nets.torso_choice import imported
+from shoal.nets.torso_choice import PartClass, imported
 from shoal.nets.torso_config import TorsoConfig
 from shoal.ops import statistics
 from shoal.ops.statistics import RunningMoments
@@ -172,6 +174,35 @@ def value_head_of(network: NetworkSettings) -> object:
     return torso_choice.name_of(head) if settings.is_nested(head) else head
 
 
+def has_state(network: NetworkSettings, spec: EnvSpec) -> bool:
+    """Report whether a network has statistics of minibatches or draws keys (`shoal.nets.stateful`)."""
+    # None of Shoal's own has, and building one takes time.
+    if not _has_code_of_user(network):
+        return False
+    return stateful.has_state(jax.eval_shape(lambda key: network.build(spec, key), jax.random.key(0)))
+
+
+def _has_code_of_user(settings_of_part: object) -> bool:
+    is_own = type(settings_of_part).__module__.partition(".")[0] == "shoal"
+    if not is_own or isinstance(settings_of_part, ClassOfNetworks | PartClass):
+        return True
+    parts = [getattr(settings_of_part, x.name) for x in dataclasses.fields(settings_of_part)]  # type: ignore[arg-type]
+    return any(_has_code_of_user(x) for x in parts if settings.is_nested(x))
+
+
+def require_stateless(network: NetworkSettings, spec: EnvSpec, name: object) -> None:
+    """Require that a network has no state.
+
+    Raises:
+      ShoalError: it has; names the algorithms that can train it.
+    """
+    if has_state(network, spec):
+        raise ShoalError(
+            f"network={name!r} has state (nnx.BatchStat or nnx.Rngs, as nnx.BatchNorm and nnx.Dropout have), which ppo, "
+            "a2c, reinforce, mappo and pqn train, in networks without memory; choose one of these, and such a network."
+        )
+
+
 def check_settings(network: NetworkSettings) -> None:
     """Require that the settings of a network fit each other, by its method `validate`, if it has one.
 
@@ -182,9 +213,11 @@ def check_settings(network: NetworkSettings) -> None:
         network.validate()
 
 
-def check(network: NetworkSettings, spec: EnvSpec) -> None:
+def check(network: NetworkSettings, spec: EnvSpec, *, may_have_state: bool = False) -> None:
     """Require that a network can be the network of an algorithm; of Shoal's own, only the encoder could be wrong.
 
+    Args:
+      may_have_state: whether the algorithm trains networks with state, which have no memory.
     Raises:
       ShoalError: it cannot; the sentence says why.
     """
@@ -206,6 +239,8 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():
         check_network(Builder(network), spec)
+    if not may_have_state or has_memory(network):
+        require_stateless(network, spec, name_of(network))
 
 
 def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoments) -> PyTree:

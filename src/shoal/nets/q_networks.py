@@ -237,9 +237,11 @@ def name_of(network: object) -> object:
     return networks.name_of(network, OWN)
 
 
-def check(network: NetworkSettings, spec: EnvSpec) -> None:
+def check(network: NetworkSettings, spec: EnvSpec, *, may_have_state: bool = False) -> None:
     """Require that a network can be one of action values; of Shoal's own, only the encoder could be wrong.
 
+    Args:
+      may_have_state: as `shoal.nets.networks.check`.
     Raises:
       ShoalError: it cannot; the sentence says why.
     """
@@ -248,3 +250,5 @@ def check(network: NetworkSettings, spec: EnvSpec) -> None:
         check_head("q_head", network.q_head, spec, network.values)
     else:
         check_network(Builder(network), spec, of_action_values=True)
+    if not may_have_state or networks.has_memory(network):
+        networks.require_stateless(network, spec, name_of(network))

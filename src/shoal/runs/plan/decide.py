@@ -29,7 +29,7 @@ from shoal.runs.plan.config_files import ConfigFile, content_of, name_of
 from shoal.runs.plan.defaults import Defaults, defaults, with_values
 from shoal.runs.plan.experiment import Experiment, shown
 from shoal.runs.plan.variants import check_variants, with_first_settings
-from shoal.types import AlgorithmConfig, Environment
+from shoal.types import AlgorithmConfig, Environment, spec_of
 from shoal.xla import machine
 from shoal.xla.jax_settings import require_usable
 
@@ -123,6 +123,8 @@ def _with_effects(experiment: Experiment, given: Set[str]) -> Experiment:
     # Only what was given must have an effect: defaults are those of every algorithm and network.
     varied = variants[0].of_algorithm() if variants else evolution.names
     check_needs([*given, *varied], values, {**settings.needs_of(run), **settings.needs_of(config)})
+    if "gradient_chunk" in given and hasattr(config, "check_given_chunk"):
+        config.check_given_chunk(spec_of(environment))
     return dataclasses.replace(experiment, environment=environment, config=config)
 
 
