@@ -41,13 +41,19 @@ def made(name):
             catalogue.config_class("ppo")(), core="gru", core_size=8, chunk_length=4, previous_action=True
         )
         return config.resolved()
+    if name.endswith("with state"):
+        config = with_settings(catalogue.config_class(name.split()[0])(), network="stateful_networks:Both")
+        return resolve(config)
     config = with_settings(catalogue.config_class(name)(), hidden_sizes=(8,))
     if "learning_starts" in settings_of(config):  # with a replay: one rollout fills it enough
         config = with_settings(config, buffer_size=256, batch_size=16, learning_starts=16, train_frequency=16)
     return resolve(config)
 
 
-@pytest.fixture(params=[*catalogue.algorithms(), "ppo with memory", "a user's"], scope="module")
+@pytest.fixture(
+    params=[*catalogue.algorithms(), "ppo with memory", "ppo with state", "pqn with state", "a user's"],
+    scope="module",
+)
 def config(request):
     return made(request.param)
 

@@ -33,6 +33,9 @@ TINY = {
 VARIANTS = {
     "feed-forward": {"seeds": 2, "devices": 1},
     "recurrent": {"seeds": 1, "devices": 1, "core": "gru", "core_size": 8},
+    "a network with state": {
+        **{"seeds": 2, "devices": 1, "hidden_sizes": None, "network": "stateful_networks:Both"},
+    },
     "one seed in two groups": {"seeds": 1, "devices": 2, "env_groups": 2},
     "a linen network": {
         **{"seeds": 2, "devices": 1, "hidden_sizes": None, "network": "linen_networks:network"},
@@ -76,10 +79,7 @@ class Workplace(NamedTuple):
         variables = {
             name: x for name, x in os.environ.items() if name not in ("SHOAL_CACHE", "KILL_AT", "COUNT_TO")
         }
-        return variables | {
-            "XDG_CACHE_HOME": str(self.cache),
-            "PYTHONPATH": f"{SOURCE}{os.pathsep}{NETWORKS}",
-        }
+        return variables | {"XDG_CACHE_HOME": str(self.cache), "PYTHONPATH": f"{SOURCE}{os.pathsep}{NETWORKS}"}
 
 
 def finish(process: subprocess.Popen, limit: float = LIMIT) -> tuple[int, str, str]:

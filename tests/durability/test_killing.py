@@ -3,7 +3,7 @@
 import pytest
 from killing import VARIANTS, Workplace, differences, make_reference, soak, train
 
-CASES = ("feed-forward", "a linen network", "sac and its replay")
+CASES = ("feed-forward", "a network with state", "a linen network", "sac and its replay")
 
 
 @pytest.fixture(scope="module")
