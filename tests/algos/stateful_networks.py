@@ -12,7 +12,7 @@ class Layers(nnx.Module):
 
     def __init__(self, inputs, width, outputs, norm, rate, *, key):
         rngs = nnx.Rngs(key)
-        # What a bias adds, normalisation takes off: its gradient would be rounding, which Adam makes as large as others.
+        # What a bias adds, normalisation takes off: its gradient would be rounding, which Adam makes large.
         self.hidden = nnx.Linear(inputs, width, use_bias=not norm, rngs=rngs)
         self.norm = nnx.BatchNorm(width, momentum=0.9, rngs=rngs) if norm else nnx.data(None)
         self.dropout = nnx.Dropout(rate, rngs=rngs) if rate else nnx.data(None)

@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import safetensors
 import stateful_networks
 from flax import nnx
 from recomputed_rollouts import ENDS, SPEC, N, T, acted
 from tiny_worlds import Halves, populate, values
 
+import shoal
 from shoal.algos import catalogue
 from shoal.algos.learning import minibatches
 from shoal.base.errors import ShoalError
@@ -62,7 +64,8 @@ def descend(module, loss, columns, key):
     optimizer = optax.chain(optax.clip_by_global_norm(CLIP), optax.adam(RATE["learning_rate"], eps=1e-3))
     opt_state = optimizer.init(nnx.state(module, nnx.Param))
     counts = COUNTS.reshape(-1)
-    for index, step_key in zip(orders_of(key), step_keys(key), strict=False):
+    for order, step_key in zip(orders_of(key), step_keys(key), strict=False):
+        index = order
         module.train()
         dropouts = [x for _, x in nnx.iter_modules(module) if isinstance(x, nnx.Dropout)]
         if dropouts:  # whole rows, of which some do not count: the shape of a draw is that of the minibatch
@@ -70,7 +73,7 @@ def descend(module, loss, columns, key):
             for number, layers in enumerate(parts):
                 layers.dropout.rngs = nnx.Rngs(jax.random.fold_in(step_key, number))
         else:
-            index = index[counts[index]]
+            index = order[counts[order]]
         rows = {name: jnp.asarray(x[index]) for name, x in columns.items()}
 
         def mean(module, rows=rows, weight=counts[index]):
@@ -132,7 +135,11 @@ def plain_pqn(config, module, trajectory, key):
         value = jnp.take_along_axis(module.values(observation), action[:, None], -1)[:, 0]
         return 0.5 * (value - target) ** 2
 
-    columns = {"observation": flat(observation[:-1]), "action": flat(trajectory.actions), "target": flat(target)}
+    columns = {
+        "observation": flat(observation[:-1]),
+        "action": flat(trajectory.actions),
+        "target": flat(target),
+    }
     return descend(module, loss, columns, key)
 
 
@@ -146,10 +153,18 @@ CASES = {
 def updated(algorithm, network, **settings):
     """A learner and a rollout of it with ends of each kind, NaN where nothing may be read, and the update from them."""
     config = made(algorithm, network, **settings, **CASES[algorithm][1])
-    learner, trajectory = jax.jit(lambda c, k: acted(c, k, jnp.nan))(struct.as_arrays(config), jax.random.key(3))
+    learner, trajectory = jax.jit(lambda c, k: acted(c, k, jnp.nan))(
+        struct.as_arrays(config), jax.random.key(3)
+    )
     keys = Keys.of_one_group(jax.random.key(5))
     update = jax.jit(lambda c, *arguments: c.algorithm(SPEC).update(*arguments)[0])
-    return config, learner, trajectory, keys, update(struct.as_arrays(config), learner, trajectory, keys, Clock.zero())
+    return (
+        config,
+        learner,
+        trajectory,
+        keys,
+        update(struct.as_arrays(config), learner, trajectory, keys, Clock.zero()),
+    )
 
 
 @pytest.mark.parametrize("network", ["Normalised", "Dropped"])
@@ -228,19 +243,29 @@ def test_statistics_of_two_devices_are_those_of_all_rows():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"algorithm": "dqn", "network": "Normalised"}, "has state .*which ppo, a2c, reinforce, mappo and pqn train"),
+        (
+            {"algorithm": "dqn", "network": "Normalised"},
+            "has state .*which ppo, a2c, reinforce, mappo and pqn train",
+        ),
         ({"encoder": "Torso", "core": "gru"}, "in networks without memory"),
         ({"algorithm": "dqn", "encoder": "Torso"}, "has state"),
-        ({"network": "Normalised", "gradient_chunk": 64}, "gradient_chunk=64 cuts a minibatch, .*gradient_chunk=0"),
+        (
+            {"network": "Normalised", "gradient_chunk": 64},
+            "gradient_chunk=64 cuts a minibatch, .*gradient_chunk=0",
+        ),
         ({"network_mode": "eval"}, "network_mode='eval' has no effect, since the network has no state"),
-        ({"network": "Both", "recompute": "minibatch"}, "recompute='minibatch' takes the values of the loss's own"),
+        (
+            {"network": "Both", "recompute": "minibatch"},
+            "recompute='minibatch' takes the values of the loss's own",
+        ),
         ({"network": "NoKeys"}, "`deterministic` is False, but no `rngs`"),
         ({"network": "BatchAlways"}, "changes its statistics 'critic/norm/mean/value' in the mode eval"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_compiles(settings, message):
     own = {
-        name: f"stateful_networks:{x}" if name in ("network", "encoder") else x for name, x in settings.items()
+        name: f"stateful_networks:{x}" if name in ("network", "encoder") else x
+        for name, x in settings.items()
     }
     algorithm = own.pop("algorithm", "ppo")
 
@@ -250,3 +275,34 @@ def test_what_cannot_work_is_said_before_anything_compiles(settings, message):
 
     with pytest.raises(ShoalError if "`" not in message else ValueError, match=message):
         validate()
+
+
+@pytest.mark.full
+def test_a_policy_acts_by_its_running_statistics(tmp_path):
+    """A loaded policy is what NumPy makes of its file: no unit is dropped, and no batch is looked at."""
+    run = shoal.train(
+        "CartPole-v1",
+        network="stateful_networks:Both",
+        **{
+            "seeds": 2,
+            "num_envs": 4,
+            "num_steps": 32,
+            "total_steps": 1024,
+            "num_evals": 1,
+            "eval_episodes": 2,
+        },
+        **{"run_dir": tmp_path / "run", "progress": False, "devices": 1},
+    )
+    with safetensors.safe_open(run.path / "last.safetensors", "np") as file:
+        x = {name: file.get_tensor(name)[1].astype(np.float64) for name in file.keys()}  # noqa: SIM118
+    assert not [name for name in x if "rngs" in name or name.startswith("critic")]
+    layer = {name.split("layers/")[-1].removesuffix("/value"): array for name, array in x.items()}
+    assert np.abs(layer["norm/mean"]).max() > 0.01
+    policy = shoal.load(run.path, "last", seed=1)
+    observations = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    hidden = observations @ layer["hidden/kernel"]
+    hidden = (hidden - layer["norm/mean"]) / np.sqrt(layer["norm/var"] + 1e-5)
+    hidden = np.tanh(hidden * layer["norm/scale"] + layer["norm/bias"])
+    logits = hidden @ layer["out/kernel"] + layer["out/bias"]
+    actions = [int(policy(policy.initial_memory(), observation)[1]) for observation in observations]
+    assert actions == logits.argmax(-1).tolist()

@@ -79,7 +79,10 @@ class Workplace(NamedTuple):
         variables = {
             name: x for name, x in os.environ.items() if name not in ("SHOAL_CACHE", "KILL_AT", "COUNT_TO")
         }
-        return variables | {"XDG_CACHE_HOME": str(self.cache), "PYTHONPATH": f"{SOURCE}{os.pathsep}{NETWORKS}"}
+        return variables | {
+            "XDG_CACHE_HOME": str(self.cache),
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{NETWORKS}",
+        }
 
 
 def finish(process: subprocess.Popen, limit: float = LIMIT) -> tuple[int, str, str]:

@@ -138,9 +138,9 @@ def check_action_values(config: "DQNConfig | PQNConfig", spec: EnvSpec, algorith
         check_network_mode(config, spec.of_actor)
 
 
-def check_network_mode(config: "PPOConfig | PQNConfig", spec: EnvSpec) -> None:
+def check_network_mode(config: "PPOConfig | DQNConfig | PQNConfig", spec: EnvSpec) -> None:
     """Check that the mode of a network with state has an effect, and that nothing else depends on it."""
-    if config.network_mode == "eval":
+    if getattr(config, "network_mode", "train") == "eval":
         if not networks.has_state(config.network, spec):
             raise ShoalError(
                 "network_mode='eval' has no effect, since the network has no state; it needs one with nnx.BatchNorm or "

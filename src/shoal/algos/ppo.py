@@ -272,9 +272,7 @@ def update(
         "kl_coef": metric_means.scalar_mean(shared.kl_coef),
     }
     if config.rollout_loss:
-        metrics |= loss_variants.rollout_metrics(
-            config, axis, of_rows, estimate, network_of(state), rows
-        )
+        metrics |= loss_variants.rollout_metrics(config, axis, of_rows, estimate, network_of(state), rows)
     shared = adapt_coefficients(config, shared, steps["approx_kl"])
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
 
@@ -392,7 +390,7 @@ def gradient_step(
         active = {"actor": update_actor, "critic": minibatch.epoch < critic_epochs}
         parts = optimisers.select_active(active, parts, state.parts)
         opt_state = optimisers.select_active(active, opt_state, state.optimizer)
-        statistics = [optimisers.select_active(active, x, state.network_state.statistics) for x in statistics]
+        statistics = network_state.of_active(active, statistics, state.network_state)
     *numbers, learned = means
     metrics = jnp.stack([*numbers, optax.tree.norm(gradient), update_actor.astype(jnp.float32), *learned])
     after = network_state.following(state.network_state, statistics)

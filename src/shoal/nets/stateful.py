@@ -42,7 +42,9 @@ class BatchNormOfRows(nnx.BatchNorm):
 
     counts: Any  # which rows do, boolean, the leading axes of the inputs; others are taken whole
 
-    def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None
+    ) -> Array:
         """Normalise by the statistics of a minibatch, which are merged into the running ones if any row counts."""
         if use_running_average:
             return super().__call__(x, True)
@@ -112,13 +114,13 @@ def training(
             module.axis_name = axis or None  # type: ignore[assignment]
         if type(module) is nnx.BatchNorm:  # a class of the user's own may compute something else
             module.__class__ = BatchNormOfRows
-            module.counts = nnx.data(counts)
+            module.counts = nnx.data(counts)  # type: ignore[attr-defined]
     return copy
 
 
 def statistics_of(network: PyTree) -> dict[str, Array]:
     """Return the leaves of a network that are statistics, by the names of their paths."""
-    found = {}
+    found: dict[str, Array] = {}
     for path, x in jax.tree_util.tree_leaves_with_path(network, is_leaf=_is_state):
         if isinstance(x, nnx.BatchStat):
             found |= {path_name((*path, *rest)): y for rest, y in jax.tree_util.tree_leaves_with_path(x)}

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from shoal.base.errors import ShoalError
+from shoal.algos.learning import optimisers
 from shoal.config import struct
 from shoal.config.struct import parameter
 from shoal.nets import stateful
@@ -67,7 +67,16 @@ def following(state: State, statistics: list[dict[str, Array]]) -> State:
     """Return the state of the next gradient step, given what a loss `in_mode` returned besides its means."""
     if not isinstance(state, NetworkState):
         return state
-    return NetworkState(*statistics, jax.random.fold_in(state.key, 1))
+    return NetworkState(statistics[0], jax.random.fold_in(state.key, 1))
+
+
+def of_active(
+    active: dict[str, Array], statistics: list[dict[str, Array]], state: State
+) -> list[dict[str, Array]]:
+    """Keep the statistics of before in the parts that a gradient step does not change (`select_active`)."""
+    if not isinstance(state, NetworkState):
+        return statistics
+    return [optimisers.select_active(active, x, state.statistics) for x in statistics]
 
 
 def merged(network: PyTree, state: State) -> PyTree:

@@ -332,10 +332,7 @@ def split_parameters(
         leaves = {name: iter(restore[name](part)) for name, part in parts.items()}
         return jax.tree.unflatten(
             structure,
-            [
-                next(leaves[owner]) if owner else leaf
-                for owner, (_, leaf) in zip(owners, paths, strict=True)
-            ],
+            [next(leaves[owner]) if owner else leaf for owner, (_, leaf) in zip(owners, paths, strict=True)],
         )
 
     return parts, merge
