@@ -199,7 +199,7 @@ def require_stateless(network: NetworkSettings, spec: EnvSpec, name: object) -> 
     if has_state(network, spec):
         raise ShoalError(
             f"network={name!r} has state (nnx.BatchStat or nnx.Rngs, as nnx.BatchNorm and nnx.Dropout have), which "
-            "ppo, a2c, reinforce, mappo and pqn train, in networks without memory; choose one of these, and such a network."
+            "ppo, a2c, reinforce, mappo and pqn train, in networks without memory; choose one of these."
         )
 
 
