@@ -2,7 +2,7 @@
 
 An algorithm needs two methods of a network, `policy` and `value` (`Network`, below), and builds it as
 `Class(spec, key=key)`. `ActorCritic` is Shoal's own; any class with these two methods takes its place.
-A network is a plain pytree of arrays: every array in it is a parameter and is trained.
+A network is a plain pytree of arrays: every array in it is a parameter and is trained, but for statistics (`stateful.py`).
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -27,7 +27,7 @@ class Network(Protocol):
     """A network as an algorithm uses it; it is built as `Class(spec, key=key)`.
 
     It must be a pytree (an `nnx.Module` is one) whose structure is the same at every construction, and
-    pure: no stored random state, nothing assigned in a call. Leading axes are free in both methods.
+    pure: nothing assigned in a call, but what `stateful.py` knows. Leading axes are free in both methods.
 
     Two more are used if they are there: `policy_and_value(observation, action_mask)`, where one pass
     gives both, and an attribute `actor` with a `policy` method of its own, which is then all that is
