@@ -258,10 +258,7 @@ def update(
         state, history = scan(functools.partial(step, rows), state, batches)
 
     of_rows = functools.partial(loss, config, axis, shared, jnp.asarray(True))
-    # The shared key, so that all devices draw the same noise for the network that they have in common.
-    noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
-    network = network_state.merged(merge(state.parts), state.network_state)
-    shared = shared._replace(network=network, optimizer=state.optimizer, noise=noise)
+    shared = with_steps(shared, merge, state, keys)
     steps = step_metrics(config, history)
     metrics = {
         **metrics,
@@ -275,6 +272,16 @@ def update(
         metrics |= loss_variants.rollout_metrics(config, axis, of_rows, estimate, network_of(state), rows)
     shared = adapt_coefficients(config, shared, steps["approx_kl"])
     return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
+
+
+def with_steps(
+    shared: Shared, merge: Callable[[optimisers.Parts], PyTree], state: GradientState, keys: Keys
+) -> Shared:
+    """Return the learned state after the gradient steps of an update, with the next rollout's noise."""
+    # The shared key, so that all devices draw the same noise for the network that they have in common.
+    noise = () if isinstance(shared.noise, tuple) else jax.random.fold_in(keys.shared, 1)
+    network = network_state.merged(merge(state.parts), state.network_state)
+    return shared._replace(network=network, optimizer=state.optimizer, noise=noise)
 
 
 def step_metrics(config: PPOConfig, history: Array) -> dict[str, Array]:
