@@ -2,7 +2,8 @@
 
 An algorithm needs two methods of a network, `policy` and `value` (`Network`, below), and builds it as
 `Class(spec, key=key)`. `ActorCritic` is Shoal's own; any class with these two methods takes its place.
-A network is a plain pytree of arrays: every array in it is a parameter and is trained, but for statistics (`stateful.py`).
+A network is a plain pytree of arrays: every array in it is a parameter and is trained, but for statistics
+(`stateful.py`).
 """
 
 from typing import Any, Protocol, runtime_checkable

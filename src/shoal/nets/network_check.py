@@ -216,8 +216,8 @@ def _traced(name: str, run: Callable[..., PyTree], module: PyTree, *inputs: PyTr
         after = stateful.statistics_of(module)
         if changed := [key for key, x in after.items() if x is not before.get(key)]:
             raise ShoalError(
-                f"{name} changes its statistics {changed[0]!r} in the mode eval, in which it acts and is evaluated; give "
-                "no use_running_average in a call, so that the mode decides."
+                f"{name} changes its statistics {changed[0]!r} in the mode eval, in which it acts and is evaluated; "
+                "give no use_running_average in a call, so that the mode decides."
             )
         return outputs
 
