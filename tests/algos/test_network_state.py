@@ -53,7 +53,7 @@ def orders_of(key):
 
 def step_keys(key):
     """The key of each gradient step, from the update's."""
-    key = jax.random.fold_in(key, 1)
+    key = jax.random.fold_in(key, 2**20)
     while True:
         yield jax.random.fold_in(key, 0)
         key = jax.random.fold_in(key, 1)

@@ -12,6 +12,9 @@ from shoal.nets import stateful
 from shoal.types import Array, PyTree
 
 Loss = Callable[..., tuple]
+_STREAM = (
+    2**20
+)  # the device's key is also split into one for the order of each epoch, of which there are fewer
 
 
 @struct.struct
@@ -38,7 +41,7 @@ def initial(config: NetworkModeConfig, network: PyTree, key: Array) -> State:
     """Return the state before the first gradient step of an update, given the device's own key."""
     if config.network_mode == "eval" or not stateful.has_state(network):
         return ()
-    return NetworkState(stateful.statistics_of(network), jax.random.fold_in(key, 1))
+    return NetworkState(stateful.statistics_of(network), jax.random.fold_in(key, _STREAM))
 
 
 def in_mode(loss: Loss, state: State, axis: tuple[str, ...]) -> Loss:
