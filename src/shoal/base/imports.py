@@ -66,7 +66,7 @@ def import_package(needed_by: str, package: str, extra: str, oldest: str, module
       needed_by: the beginning of a sentence, such as "tuning needs".
       package: its name as it is installed.
       extra: of pyproject.toml, that installs it.
-      oldest: the first version that has what is used.
+      oldest: the first version that has what is used; "" for a package of a checkout, which may have none.
       module: that is imported, where it has another name.
     Raises:
       ShoalError: the package, or one that it needs itself, is not installed, or it is older.
@@ -76,7 +76,7 @@ def import_package(needed_by: str, package: str, extra: str, oldest: str, module
         return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
     try:
-        version = importlib.metadata.version(package)
+        version = importlib.metadata.version(package) if oldest else ""
         if numbers(version) < numbers(oldest):
             raise ShoalError(
                 f"{needed_by} {package} {oldest} or newer, and {version} is installed; `{install_command(extra)}` "

@@ -3,10 +3,12 @@
 import importlib
 import importlib.resources
 import importlib.util
+import os
 import re
 import tomllib
 from collections.abc import Iterable
 from difflib import SequenceMatcher
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.base.installation import install_command
@@ -30,10 +32,23 @@ class Family(NamedTuple):
     names: tuple[str, ...]
     prefix: str
     makes_pairs: bool = False  # of an environment and its parameters
+    repository: str = ""  # of a package that is on no index
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names a checkout of the package's repository."""
+        return f"{self.prefix.rstrip('/').upper()}_CHECKOUT"
+
+    @property
+    def checkout(self) -> str:
+        """The checkout that the variable names; "" without one."""
+        return os.environ.get(self.variable, "") if self.repository else ""
 
     @property
     def install(self) -> str:
-        """The command that installs the package."""
+        """The command that installs the package, or gets its checkout."""
+        if self.repository:
+            return f'git clone {self.repository} && export {self.variable}="$PWD/{self.distribution}"'
         return install_command(self.prefix.rstrip("/"))
 
     def adapter(self) -> "Suite[object]":
@@ -44,6 +59,8 @@ class Family(NamedTuple):
     @property
     def is_installed(self) -> bool:
         """Whether the package is found; it is not imported."""
+        if self.checkout:
+            return Path(self.checkout, self.package, "__init__.py").is_file()
         return importlib.util.find_spec(self.package) is not None
 
 

@@ -13,7 +13,7 @@ import jax
 from shoal.base.errors import ShoalError
 from shoal.base.imports import import_package
 from shoal.base.user_errors import describe_error
-from shoal.envs.suites.families import FAMILIES
+from shoal.envs.suites.families import FAMILIES, Family
 
 
 @functools.cache
@@ -21,13 +21,42 @@ def import_suite(prefix: str, module: str = "") -> Any:
     """Import a module of a family's package, by default the package itself.
 
     Raises:
-      ShoalError: the package, or one that it needs, is not installed, or it is older than the adapter knows.
+      ShoalError: the package, or one that it needs, is not installed, or it is older than the adapter knows; or there is
+        no checkout of one that is on no index.
     """
     family, needed_by = FAMILIES[prefix], f"names that begin with {prefix!r} need"
-    with undisturbed():
+    with undisturbed(), from_checkout(needed_by, family):
         return import_package(
             needed_by, family.distribution, prefix.rstrip("/"), family.oldest, module or family.package
         )
+
+
+@contextlib.contextmanager
+def from_checkout(needed_by: str, family: Family) -> Iterator[None]:
+    """Let a package that is on no index be imported from the checkout that an environment variable names.
+
+    Raises:
+      ShoalError: there is no checkout, or it cannot be imported.
+    """
+    if not family.repository:
+        yield
+        return
+    if not family.is_installed:
+        where = f"{family.variable}={family.checkout!r} has none" if family.checkout else "it is on no index"
+        raise ShoalError(
+            f"{needed_by} a checkout of {family.title}, and {where}; `{family.install}` makes one"
+        )
+    path = sys.path[:]
+    try:
+        # Only while it is imported, since a repository has folders such as `tests` and `docs` beside its package.
+        sys.path[:0] = [family.checkout] if family.checkout else []
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise ShoalError(f"{needed_by} {family.title}, whose import failed: {describe_error(error)}") from error
+    finally:
+        sys.path[:] = path
 
 
 def classes_of(maker: object, package: str) -> list[str]:

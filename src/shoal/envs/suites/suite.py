@@ -76,6 +76,7 @@ class Suite(Generic[World]):
     """
 
     interface: tuple[str, ...] = ("reset", "step")
+    needs_hash = True  # of an object, which is static but where its arrays are data
 
     def __init__(self, prefix: str):
         self.prefix, self.family = prefix, FAMILIES[prefix]
@@ -100,7 +101,7 @@ class Suite(Generic[World]):
         return self.interface
 
     def require(self, name: str, world: World) -> None:
-        """Require that an object has the convention's functions, is no wrapper, and can be hashed.
+        """Require that an object has the convention's functions, is no wrapper, and can be hashed where it must be.
 
         Args:
           name: the name that made it; empty for an object that is given.
@@ -120,7 +121,7 @@ class Suite(Generic[World]):
                 needed = ", ".join(f"`{x}`" for x in interface)
                 raise ShoalError(f"{subject} has no `{attribute}`; it needs {needed}")
         try:
-            hash(world)
+            _ = self.needs_hash and hash(world)
         except TypeError as error:
             raise ShoalError(f"{subject} has no hash; a dataclass has one with eq=False") from error
 

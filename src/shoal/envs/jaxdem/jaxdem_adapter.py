@@ -1,0 +1,286 @@
+"""Environments of JaxDEM, each of which is one pytree, and of classes that inherit from its `Environment`.
+
+The functions are `reset(env, key)` and `step(env, action)`, which return the next `env`, and `observation(env)` [A, o],
+`reward(env)` [A] and `done(env)`. All of JaxDEM's own episodes end by `system.step_count > env_params["max_steps"]` alone.
+That limit is set out of reach, so that the flag is a termination, and Shoal's own limit truncates.
+"""
+
+import functools
+import inspect
+import math
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.base.errors import ShoalError, nearest
+from shoal.config import struct
+from shoal.config.arguments import LARGEST_INDEX, mapping, short_repr
+from shoal.config.struct import is_traced
+from shoal.envs.base import environment, parameter, restart, static, transition
+from shoal.envs.geometry import Geometry
+from shoal.envs.parameters import check_value, declared_types
+from shoal.envs.registry import check_count
+from shoal.envs.suites import packages
+from shoal.envs.suites.conversion import of_types
+from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, numbers_of
+from shoal.types import Array, Environment, PyTree, TimeStep
+from shoal.types.spaces import Box
+
+PREFIX = "jaxdem/"
+LIMIT = "max_steps"  # the entry of `env_params`, and the parameter of JaxDEM's classes
+
+
+@environment
+class JaxDEM(Adapted):
+    """One of JaxDEM's environments; its arrays are data, so that those of different physics step under one `vmap`.
+
+    Observations are [A, o] and rewards [A]; of an environment with one agent they are [o] and a number. JaxDEM bounds no
+    actions and no observations.
+
+    Attributes:
+      world: JaxDEM's own object, which `reset` starts from.
+      low: least number of each action, or a tuple of those of its parts; forces and torques in JaxDEM's units.
+      high: largest number of each action, likewise.
+      skip_frames: steps of the physics beyond the first with the same action, as JaxDEM's trainer's.
+      sum_rewards: whether a step pays the sum of the rewards of its frames; if not, it pays the last frame's, as JaxDEM's
+        trainer does.
+      ends_terminate: whether JaxDEM's own limit, which `reset` otherwise sets out of reach, ends an episode by termination.
+      team_return: how the agents' returns add up, "mean" or "sum".
+    """
+
+    world: Any
+    low: float | tuple[float, ...] = static(-6.0)
+    high: float | tuple[float, ...] = static(6.0)
+    skip_frames: int = parameter(0, low=0)
+    sum_rewards: bool = True
+    ends_terminate: bool = False
+    team_return: str = "mean"
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents."""
+        return int(self.world.max_num_agents)
+
+    @property
+    def observation_space(self) -> Box:
+        """A vector without bounds."""
+        return Box(-np.inf, np.inf, (int(self.world.observation_space_size),))
+
+    @property
+    def action_space(self) -> Box:
+        """A vector with the bounds `low` and `high`."""
+        size, bounds = int(self.world.action_space_size), (self.low, self.high)
+        for name, bound in zip(("low", "high"), bounds, strict=True):
+            if np.shape(bound) not in ((), (size,)):
+                raise ShoalError(f"{name}={short_repr(bound)} is neither a number nor one of each of {size} parts")
+        return Box(*(np.broadcast_to(np.asarray(x, np.float32), (size,)) for x in bounds))
+
+    def reset(self, key: Array) -> tuple[PyTree, TimeStep]:
+        """Start a new episode; `info` is zeros."""
+        facts = _facts(self.world)
+        world = self.world if self.ends_terminate else _without_limit(self.world)
+        state = of_types(facts.state, world.reset(_copied(world), key))
+        return state, restart(self._observation(state), num_agents=self.num_agents, info=facts.no_info())
+
+    def step(self, state: PyTree, action: PyTree, key: Array) -> tuple[PyTree, TimeStep]:
+        """Make one step, of `1 + skip_frames` steps of the physics, which are deterministic."""
+        actions = action if self.num_agents > 1 else action[None]
+        frame = (state, jnp.asarray(False), jnp.zeros(self.num_agents))
+        if self.skip_frames:
+            advance = functools.partial(self._next_frame, actions)
+            frame = jax.lax.fori_loop(0, 1 + self.skip_frames, lambda _, x: advance(x), frame)
+        else:
+            frame = self._next_frame(actions, frame)
+        after, is_done, reward = frame
+        return after, transition(
+            self._observation(after),
+            reward if self.num_agents > 1 else reward[0],
+            terminated=is_done,
+            info=_info(self.world, after),
+        )
+
+    def _next_frame(self, actions: Array, frame: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array, Array]:
+        """Step the physics; rewards after an end, where JaxDEM's trainer too goes on to the last frame, do not count."""
+        state, is_done, paid = frame
+        after = of_types(_facts(self.world).state, self.world.step(_copied(state), actions))
+        reward = jnp.asarray(self.world.reward(after), jnp.float32)
+        if self.sum_rewards:
+            reward = paid + jnp.where(is_done, 0.0, reward)
+        return after, is_done | self.world.done(after), reward
+
+    def _observation(self, state: PyTree) -> Array:
+        rows = jnp.asarray(self.world.observation(state), jnp.float32)
+        return rows if self.num_agents > 1 else rows[0]
+
+    def geometry(self, state: PyTree) -> Geometry:
+        """Return the particles as points, with radius, mass and velocity; in the plane the third coordinate is 0."""
+        particles = state.state
+        place, velocity = (
+            np.pad(np.asarray(x), ((0, 0), (0, 3 - x.shape[-1]))) for x in (particles.pos, particles.vel)
+        )
+        fields = {"radius": np.asarray(particles.rad), "mass": np.asarray(particles.mass), "velocity": velocity}
+        return Geometry(place, fields, np.zeros((0, 2, 3)), {})
+
+
+SETTINGS: Parameters = {
+    name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=declared_types(JaxDEM)[name])
+    for name, x in inspect.signature(JaxDEM).parameters.items()
+    if name != "world"
+}
+
+
+class JaxDEMSuite(Suite):
+    """The environments of JaxDEM, by name and from its objects."""
+
+    interface = (
+        *("reset", "step", "observation", "reward", "done"),
+        *("max_num_agents", "observation_space_size", "action_space_size"),
+    )
+    needs_hash = False
+
+    def makers(self) -> Mapping[str, Callable[..., object]]:
+        """Return the classes by name, those that are not listed by the name that they were registered by."""
+        listed = {name.replace("_", ""): name for name in self.family.names}
+        registry: Mapping[str, Any] = _environments().Environment._registry
+        return {listed.get(name, name): cls for name, cls in registry.items() if name}
+
+    def maker(self, name: str) -> Callable[..., object]:
+        """Return the function that makes the object of a name: the class's own `Create`, if it has one."""
+        if ":" in name:
+            _environments()  # which a user's module imports too
+        maker = super().maker(name)
+        return getattr(maker, "Create", maker)
+
+    def parameters(self, name: str) -> Parameters:
+        """Return the parameters of the class and those of `JaxDEM`."""
+        return self.class_parameters(name) | SETTINGS
+
+    def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
+        """Make the environment of a name; floats of the class may be traced."""
+        settings = self._settings(f"{self.prefix}{name}", parameters)
+        known = self.class_parameters(name)
+        floats = [k for k, x in known.items() if x.annotation is float]
+        traced = {k: x for k, x in parameters.items() if k in floats and is_traced(x)}
+        fixed = self.arguments(name, {k: x for k, x in parameters.items() if k not in traced})
+        world: Any = self.maker(name)(**dict(fixed), **traced) if traced else self.world_of(name, fixed)
+        return self.environment(world, settings)
+
+    def limit_of(self, name: str, parameters: Mapping[str, object]) -> int | None:
+        """Return the time limit in steps of a name, for Shoal to keep."""
+        values = {k: x for k, x in parameters.items() if not is_traced(x)}
+        settings = self._settings(f"{self.prefix}{name}", values)
+        return self.limit(self.world_of(name, self.arguments(name, values)), settings)
+
+    def limit(self, world: Any, params: Mapping[str, Any] | None = None) -> int | None:
+        """Return the time limit in steps: JaxDEM's flag is set in the first step of the physics beyond `max_steps`."""
+        settings = self._settings(type(world).__name__, params or {})
+        limit = getattr(world, "env_params", {}).get(LIMIT)
+        if limit is None or settings.get("ends_terminate", False):
+            return None
+        steps = math.ceil((int(limit) + 1) / (1 + settings.get("skip_frames", 0)))
+        return check_count(type(world).__name__, LIMIT, steps)
+
+    def environment(self, world: Any, params: Mapping[str, Any] | None = None) -> Environment:
+        """Make the environment of an object, with settings of `JaxDEM` by name.
+
+        Raises:
+          ShoalError: there is no such setting, or the object's functions are not those of the convention.
+        """
+        for k in mapping("the settings", params or {}).keys() - SETTINGS.keys():
+            raise ShoalError(f"JaxDEM's objects have no setting {k!r}, but {', '.join(SETTINGS)}{nearest(k, SETTINGS)}")
+        settings = self._settings(type(world).__name__, params or {})
+        _facts(world)
+        return JaxDEM(world, **settings)  # type: ignore[return-value]
+
+    def _settings(self, where: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the parameters that are settings of `JaxDEM`, after a look at each.
+
+        Raises:
+          ShoalError: one has another type, or is out of its bounds.
+        """
+        settings = {k: x for k, x in parameters.items() if k in SETTINGS}
+        bounds = struct.bounds_of(JaxDEM)
+        for k, x in settings.items():
+            check_value(f"{where}: {k}", x, SETTINGS[k].annotation, bounds.get(k, struct.Bounds()))
+        return settings
+
+
+JAXDEM = JaxDEMSuite(PREFIX)
+
+
+@functools.cache
+def _environments() -> Any:
+    """Import JaxDEM's environments, without its trainers where these cannot be imported.
+
+    `jaxdem.rl` imports the trainers too, and with them distrax, which not every version of JAX has; then a package with
+    the environments alone stands in its place.
+    """
+    root = packages.import_suite(PREFIX)
+    try:
+        packages.import_suite(PREFIX, "jaxdem.rl")
+    except ShoalError:
+        rest = types.ModuleType("jaxdem.rl", "JaxDEM's `rl` without its trainers, whose import failed.")
+        rest.__path__ = [str(Path(root.__file__).parent / "rl")]
+        sys.modules[rest.__name__] = rest
+    environments = packages.import_suite(PREFIX, "jaxdem.rl.environments")
+    sys.modules["jaxdem.rl"].Environment = environments.Environment  # type: ignore[attr-defined]
+    return environments
+
+
+def _facts(world: Any) -> Facts:
+    """Read the facts about an object, once for all of the same structure and shapes."""
+    leaves, structure = jax.tree.flatten(world)
+    return _facts_of(
+        structure, tuple(jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)) for x in leaves)
+    )
+
+
+@functools.cache
+def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> Facts:
+    """Trace a reset and a step of an object with these shapes.
+
+    Raises:
+      ShoalError: its functions are not those of JaxDEM, or it is a batch of environments.
+    """
+    world = jax.tree.unflatten(structure, leaves)
+
+    def play(world: Any, key: Array) -> tuple[PyTree, ...]:
+        first = world.reset(_copied(world), key)
+        after = world.step(_copied(first), jnp.zeros((world.max_num_agents, world.action_space_size)))
+        facts = Facts(after, world.observation(after), _info(world, after))
+        return facts, first, (facts.observation, world.reward(after), world.done(after))
+
+    with packages.by_convention(world):
+        facts, first, outputs = jax.eval_shape(play, world, jax.eval_shape(lambda: jax.random.key(0)))
+        agents = world.max_num_agents
+        expected = [(agents, world.observation_space_size), (agents,), ()]
+        if jax.tree.structure(first) != jax.tree.structure(facts.state):
+            raise TypeError("`step` returns another tree than `reset`")
+        for name, x, shape in zip(("observation", "reward", "done"), outputs, expected, strict=True):
+            if x.shape != shape:
+                raise TypeError(f"`{name}` returns {list(x.shape)}, and of one environment that is {list(shape)}")
+    return facts
+
+
+def _info(world: Any, state: PyTree) -> dict[str, Array]:
+    """Return the numbers of JaxDEM's `info`, which its own environments have none of."""
+    return numbers_of(world.info(state)) if hasattr(world, "info") else {}
+
+
+def _copied(world: PyTree) -> PyTree:
+    """Return an object of the same arrays, since JaxDEM's functions may write into the one that they are given."""
+    return jax.tree.map(lambda x: x, world)
+
+
+def _without_limit(world: PyTree) -> PyTree:
+    """Return an object whose own limit is out of reach."""
+    moved = _copied(world)
+    if LIMIT in moved.env_params:
+        moved.env_params[LIMIT] = jnp.full_like(moved.env_params[LIMIT], LARGEST_INDEX)
+    return moved
