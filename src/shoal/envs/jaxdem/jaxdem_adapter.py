@@ -1,8 +1,8 @@
 """Environments of JaxDEM, each of which is one pytree, and of classes that inherit from its `Environment`.
 
 The functions are `reset(env, key)` and `step(env, action)`, which return the next `env`, and `observation(env)` [A, o],
-`reward(env)` [A] and `done(env)`. All of JaxDEM's own episodes end by `system.step_count > env_params["max_steps"]` alone.
-That limit is set out of reach, so that the flag is a termination, and Shoal's own limit truncates.
+`reward(env)` [A] and `done(env)`. JaxDEM's own episodes end by `system.step_count > env_params["max_steps"]` alone. That
+limit is set out of reach, so that the flag is a termination, and Shoal's own limit truncates.
 """
 
 import functools
@@ -40,17 +40,17 @@ LIMIT = "max_steps"  # the entry of `env_params`, and the parameter of JaxDEM's 
 class JaxDEM(Adapted):
     """One of JaxDEM's environments; its arrays are data, so that those of different physics step under one `vmap`.
 
-    Observations are [A, o] and rewards [A]; of an environment with one agent they are [o] and a number. JaxDEM bounds no
-    actions and no observations.
+    Observations are [A, o] and rewards [A]; of an environment with one agent they are [o] and a number. JaxDEM has
+    no bounds of actions and observations.
 
     Attributes:
       world: JaxDEM's own object, which `reset` starts from.
       low: least number of each action, or a tuple of those of its parts; forces and torques in JaxDEM's units.
       high: largest number of each action, likewise.
       skip_frames: steps of the physics beyond the first with the same action, as JaxDEM's trainer's.
-      sum_rewards: whether a step pays the sum of the rewards of its frames; if not, it pays the last frame's, as JaxDEM's
-        trainer does.
-      ends_terminate: whether JaxDEM's own limit, which `reset` otherwise sets out of reach, ends an episode by termination.
+      sum_rewards: whether a step pays the sum of the rewards of its frames; if not, it pays that of the last one, as
+        JaxDEM's trainer does.
+      ends_terminate: whether JaxDEM's own limit terminates an episode; if not, `reset` sets it out of reach.
       team_return: how the agents' returns add up, "mean" or "sum".
     """
 
@@ -78,7 +78,9 @@ class JaxDEM(Adapted):
         size, bounds = int(self.world.action_space_size), (self.low, self.high)
         for name, bound in zip(("low", "high"), bounds, strict=True):
             if np.shape(bound) not in ((), (size,)):
-                raise ShoalError(f"{name}={short_repr(bound)} is neither a number nor one of each of {size} parts")
+                raise ShoalError(
+                    f"{name}={short_repr(bound)} is neither a number nor one of each of {size} parts"
+                )
         return Box(*(np.broadcast_to(np.asarray(x, np.float32), (size,)) for x in bounds))
 
     def reset(self, key: Array) -> tuple[PyTree, TimeStep]:
@@ -106,7 +108,7 @@ class JaxDEM(Adapted):
         )
 
     def _next_frame(self, actions: Array, frame: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array, Array]:
-        """Step the physics; rewards after an end, where JaxDEM's trainer too goes on to the last frame, do not count."""
+        """Step the physics. Frames after an end are made too, as by JaxDEM's trainer; their rewards do not count."""
         state, is_done, paid = frame
         after = of_types(_facts(self.world).state, self.world.step(_copied(state), actions))
         reward = jnp.asarray(self.world.reward(after), jnp.float32)
@@ -124,7 +126,11 @@ class JaxDEM(Adapted):
         place, velocity = (
             np.pad(np.asarray(x), ((0, 0), (0, 3 - x.shape[-1]))) for x in (particles.pos, particles.vel)
         )
-        fields = {"radius": np.asarray(particles.rad), "mass": np.asarray(particles.mass), "velocity": velocity}
+        fields = {
+            "radius": np.asarray(particles.rad),
+            "mass": np.asarray(particles.mass),
+            "velocity": velocity,
+        }
         return Geometry(place, fields, np.zeros((0, 2, 3)), {})
 
 
@@ -193,7 +199,9 @@ class JaxDEMSuite(Suite):
           ShoalError: there is no such setting, or the object's functions are not those of the convention.
         """
         for k in mapping("the settings", params or {}).keys() - SETTINGS.keys():
-            raise ShoalError(f"JaxDEM's objects have no setting {k!r}, but {', '.join(SETTINGS)}{nearest(k, SETTINGS)}")
+            raise ShoalError(
+                f"JaxDEM's objects have no setting {k!r}, but {', '.join(SETTINGS)}{nearest(k, SETTINGS)}"
+            )
         settings = self._settings(type(world).__name__, params or {})
         _facts(world)
         return JaxDEM(world, **settings)  # type: ignore[return-value]
@@ -264,7 +272,9 @@ def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> Facts
             raise TypeError("`step` returns another tree than `reset`")
         for name, x, shape in zip(("observation", "reward", "done"), outputs, expected, strict=True):
             if x.shape != shape:
-                raise TypeError(f"`{name}` returns {list(x.shape)}, and of one environment that is {list(shape)}")
+                raise TypeError(
+                    f"`{name}` returns {list(x.shape)}, and of one environment that is {list(shape)}"
+                )
     return facts
 
 

@@ -21,8 +21,8 @@ def import_suite(prefix: str, module: str = "") -> Any:
     """Import a module of a family's package, by default the package itself.
 
     Raises:
-      ShoalError: the package, or one that it needs, is not installed, or it is older than the adapter knows; or there is
-        no checkout of one that is on no index.
+      ShoalError: the package, or one that it needs, is not installed, or it is older than the adapter knows, or it is
+        on no index and there is no checkout.
     """
     family, needed_by = FAMILIES[prefix], f"names that begin with {prefix!r} need"
     with undisturbed(), from_checkout(needed_by, family):
@@ -54,7 +54,9 @@ def from_checkout(needed_by: str, family: Family) -> Iterator[None]:
     except ShoalError:
         raise
     except Exception as error:
-        raise ShoalError(f"{needed_by} {family.title}, whose import failed: {describe_error(error)}") from error
+        raise ShoalError(
+            f"{needed_by} {family.title}, whose import failed: {describe_error(error)}"
+        ) from error
     finally:
         sys.path[:] = path
 
