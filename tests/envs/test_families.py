@@ -93,6 +93,8 @@ def names_in(prefix):
     if prefix == "craftax/":  # a function that compares texts
         source = inspect.getsource(import_suite(prefix, "craftax.craftax_env").make_craftax_env_from_name)
         return {name for name in re.findall(r'"(Craftax[\w-]+)"', source) if "AutoReset" not in name}
+    if prefix == "jaxdem/":
+        return set(FAMILIES[prefix].adapter().makers())
     module, table = {
         "brax/": ("brax.envs", "_envs"),
         "gymnax/": ("gymnax", "registered_envs"),

@@ -1,8 +1,8 @@
 """Environments of JaxDEM, each of which is one pytree, and of classes that inherit from its `Environment`.
 
 The functions are `reset(env, key)` and `step(env, action)`, which return the next `env`, and `observation(env)` [A, o],
-`reward(env)` [A] and `done(env)`. JaxDEM's own episodes end by `system.step_count > env_params["max_steps"]` alone. That
-limit is set out of reach, so that the flag is a termination, and Shoal's own limit truncates.
+`reward(env)` [A] and `done(env)`. JaxDEM's own episodes end by `system.step_count > env_params["max_steps"]` alone.
+That limit is set out of reach, so that the flag is a termination, and Shoal's own limit truncates.
 """
 
 import functools
