@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from shoal.base.errors import ShoalError
-from shoal.envs.base import geometry
 from shoal.envs.describing import describe
 from shoal.envs.registry import adapted, make
 from shoal.envs.suites import packages
@@ -193,7 +192,7 @@ def test_objects_are_taken_alone_or_with_settings(navigator):
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"skip_frames": -1}, "jaxdem/single_navigator: skip_frames=-1"),
+        ({"skip_frames": -1}, "JaxDEM: skip_frames=-1"),
         ({"low": 7.0}, "low"),
         ({"low": (1.0, 2.0, 3.0)}, "is neither a number nor one of each of 2 parts"),
         ({"frictoin": 1.0}, "did you mean 'friction'"),
@@ -204,13 +203,6 @@ def test_bad_parameters_are_sentences(navigator, parameters, sentence):
     with pytest.raises(ShoalError) as error:
         make("jaxdem/single_navigator", **parameters).action_space  # noqa: B018
     assert sentence in str(error.value)
-
-
-def test_the_particles_are_points(navigator):
-    env = make("jaxdem/single_navigator")
-    state, _ = env.reset(KEY)
-    shown = geometry(env, state)
-    assert shown.points.shape == (1, 3) and shown.fields["radius"].tolist() == [1.0]
 
 
 # Without a checkout.

@@ -19,12 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.config import struct
 from shoal.config.arguments import LARGEST_INDEX, mapping, short_repr
 from shoal.config.struct import is_traced
 from shoal.envs.base import environment, parameter, restart, static, transition
-from shoal.envs.geometry import Geometry
-from shoal.envs.parameters import check_value, declared_types
+from shoal.envs.parameters import check_parameters, declared_types
 from shoal.envs.registry import check_count
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types
@@ -120,19 +118,6 @@ class JaxDEM(Adapted):
         rows = jnp.asarray(self.world.observation(state), jnp.float32)
         return rows if self.num_agents > 1 else rows[0]
 
-    def geometry(self, state: PyTree) -> Geometry:
-        """Return the particles as points, with radius, mass and velocity; in the plane the third coordinate is 0."""
-        particles = state.state
-        place, velocity = (
-            np.pad(np.asarray(x), ((0, 0), (0, 3 - x.shape[-1]))) for x in (particles.pos, particles.vel)
-        )
-        fields = {
-            "radius": np.asarray(particles.rad),
-            "mass": np.asarray(particles.mass),
-            "velocity": velocity,
-        }
-        return Geometry(place, fields, np.zeros((0, 2, 3)), {})
-
 
 SETTINGS: Parameters = {
     name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=declared_types(JaxDEM)[name])
@@ -169,57 +154,47 @@ class JaxDEMSuite(Suite):
 
     def made(self, name: str, parameters: Mapping[str, object]) -> Environment:
         """Make the environment of a name; floats of the class may be traced."""
-        settings = self._settings(f"{self.prefix}{name}", parameters)
-        known = self.class_parameters(name)
-        floats = [k for k, x in known.items() if x.annotation is float]
+        floats = [k for k, x in self.class_parameters(name).items() if x.annotation is float]
         traced = {k: x for k, x in parameters.items() if k in floats and is_traced(x)}
         fixed = self.arguments(name, {k: x for k, x in parameters.items() if k not in traced})
         world: Any = self.maker(name)(**dict(fixed), **traced) if traced else self.world_of(name, fixed)
-        return self.environment(world, settings)
+        return self.environment(world, _settings(parameters))
 
     def limit_of(self, name: str, parameters: Mapping[str, object]) -> int | None:
         """Return the time limit in steps of a name, for Shoal to keep."""
         values = {k: x for k, x in parameters.items() if not is_traced(x)}
-        settings = self._settings(f"{self.prefix}{name}", values)
-        return self.limit(self.world_of(name, self.arguments(name, values)), settings)
+        return self.limit(self.world_of(name, self.arguments(name, values)), _settings(values))
 
     def limit(self, world: Any, params: Mapping[str, Any] | None = None) -> int | None:
         """Return the time limit in steps: JaxDEM's flag is set in the first step of the physics beyond `max_steps`."""
-        settings = self._settings(type(world).__name__, params or {})
-        limit = getattr(world, "env_params", {}).get(LIMIT)
-        if limit is None or settings.get("ends_terminate", False):
+        env, limit = self.environment(world, params), getattr(world, "env_params", {}).get(LIMIT)
+        if limit is None or env.ends_terminate:
             return None
-        steps = math.ceil((int(limit) + 1) / (1 + settings.get("skip_frames", 0)))
+        steps = math.ceil((int(limit) + 1) / (1 + env.skip_frames))
         return check_count(type(world).__name__, LIMIT, steps)
 
-    def environment(self, world: Any, params: Mapping[str, Any] | None = None) -> Environment:
+    def environment(self, world: Any, params: Mapping[str, Any] | None = None) -> Any:
         """Make the environment of an object, with settings of `JaxDEM` by name.
 
         Raises:
-          ShoalError: there is no such setting, or the object's functions are not those of the convention.
+          ShoalError: there is no such setting, one is out of its bounds, or the object's functions are others.
         """
-        for k in mapping("the settings", params or {}).keys() - SETTINGS.keys():
-            raise ShoalError(
-                f"JaxDEM's objects have no setting {k!r}, but {', '.join(SETTINGS)}{nearest(k, SETTINGS)}"
-            )
-        settings = self._settings(type(world).__name__, params or {})
+        settings = mapping("the settings", params or {})
+        for k in settings.keys() - SETTINGS.keys():
+            known = f"{', '.join(SETTINGS)}{nearest(k, SETTINGS)}"
+            raise ShoalError(f"JaxDEM's objects have no setting {k!r}, but {known}")
         _facts(world)
-        return JaxDEM(world, **settings)  # type: ignore[return-value]
-
-    def _settings(self, where: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of the parameters that are settings of `JaxDEM`, after a look at each.
-
-        Raises:
-          ShoalError: one has another type, or is out of its bounds.
-        """
-        settings = {k: x for k, x in parameters.items() if k in SETTINGS}
-        bounds = struct.bounds_of(JaxDEM)
-        for k, x in settings.items():
-            check_value(f"{where}: {k}", x, SETTINGS[k].annotation, bounds.get(k, struct.Bounds()))
-        return settings
+        env: Any = JaxDEM(world, **settings)
+        check_parameters(env)
+        return env
 
 
 JAXDEM = JaxDEMSuite(PREFIX)
+
+
+def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the parameters of `make` that are settings of `JaxDEM`."""
+    return {k: x for k, x in parameters.items() if k in SETTINGS}
 
 
 @functools.cache
