@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,18 @@ PREFIX = "jaxdem/"
 LIMIT = "max_steps"  # the entry of `env_params`, and the parameter of JaxDEM's classes
 
 
+class OwnFacts(NamedTuple):
+    """What is known of an object by tracing a reset and a step."""
+
+    state: list[jax.ShapeDtypeStruct]  # the leaves after a step
+    info: Mapping[str, jax.ShapeDtypeStruct]
+    structure: Any  # of the object after a reset
+
+    def no_info(self) -> dict[str, Array]:
+        """Return the `info` of a reset, which is zeros."""
+        return {name: jnp.zeros(x.shape, x.dtype) for name, x in self.info.items()}
+
+
 @environment
 class JaxDEM(Adapted):
     """One of JaxDEM's environments; its arrays are data, so that those of different physics step under one `vmap`.
@@ -42,7 +54,9 @@ class JaxDEM(Adapted):
     no bounds of actions and observations.
 
     Attributes:
-      world: JaxDEM's own object, which `reset` starts from.
+      leaves: the arrays of JaxDEM's own object, which `reset` starts from. Neither it nor a state is a node of Shoal's trees,
+        since JaxDEM's `State` computes where its attributes are set, which a tree of shapes or flags cannot.
+      structure: its structure.
       low: least number of each action, or a tuple of those of its parts; forces and torques in JaxDEM's units.
       high: largest number of each action, likewise.
       skip_frames: steps of the physics beyond the first with the same action, as JaxDEM's trainer's.
@@ -52,13 +66,19 @@ class JaxDEM(Adapted):
       team_return: how the agents' returns add up, "mean" or "sum".
     """
 
-    world: Any
+    leaves: Any
+    structure: Any = static()
     low: float | tuple[float, ...] = static(-6.0)
     high: float | tuple[float, ...] = static(6.0)
     skip_frames: int = parameter(0, low=0)
     sum_rewards: bool = True
     ends_terminate: bool = False
     team_return: str = "mean"
+
+    @property
+    def world(self) -> Any:  # type: ignore[override]
+        """JaxDEM's own object."""
+        return jax.tree.unflatten(self.structure, self.leaves)
 
     @property
     def num_agents(self) -> int:
@@ -85,7 +105,7 @@ class JaxDEM(Adapted):
         """Start a new episode; `info` is zeros."""
         facts = _facts(self.world)
         world = self.world if self.ends_terminate else _without_limit(self.world)
-        state = of_types(facts.state, world.reset(_copied(world), key))
+        state = of_types(facts.state, jax.tree.leaves(world.reset(_copied(world), key)))
         return state, restart(self._observation(state), num_agents=self.num_agents, info=facts.no_info())
 
     def step(self, state: PyTree, action: PyTree, key: Array) -> tuple[PyTree, TimeStep]:
@@ -102,27 +122,31 @@ class JaxDEM(Adapted):
             self._observation(after),
             reward if self.num_agents > 1 else reward[0],
             terminated=is_done,
-            info=_info(self.world, after),
+            info=_info(self.world, self._inner(after)),
         )
 
     def _next_frame(self, actions: Array, frame: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array, Array]:
         """Step the physics. Frames after an end are made too, as by JaxDEM's trainer; their rewards do not count."""
         state, is_done, paid = frame
-        after = of_types(_facts(self.world).state, self.world.step(_copied(state), actions))
-        reward = jnp.asarray(self.world.reward(after), jnp.float32)
+        world = self.world.step(self._inner(state), actions)
+        after = of_types(_facts(self.world).state, jax.tree.leaves(world))
+        reward = jnp.asarray(self.world.reward(world), jnp.float32)
         if self.sum_rewards:
             reward = paid + jnp.where(is_done, 0.0, reward)
-        return after, is_done | self.world.done(after), reward
+        return after, is_done | self.world.done(world), reward
+
+    def _inner(self, state: PyTree) -> Any:
+        return jax.tree.unflatten(_facts(self.world).structure, state)
 
     def _observation(self, state: PyTree) -> Array:
-        rows = jnp.asarray(self.world.observation(state), jnp.float32)
+        rows = jnp.asarray(self.world.observation(self._inner(state)), jnp.float32)
         return rows if self.num_agents > 1 else rows[0]
 
 
 SETTINGS: Parameters = {
     name: x.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=declared_types(JaxDEM)[name])
     for name, x in inspect.signature(JaxDEM).parameters.items()
-    if name != "world"
+    if name not in ("leaves", "structure")
 }
 
 
@@ -184,7 +208,7 @@ class JaxDEMSuite(Suite):
             known = f"{', '.join(SETTINGS)}{nearest(k, SETTINGS)}"
             raise ShoalError(f"JaxDEM's objects have no setting {k!r}, but {known}")
         _facts(world)
-        env: Any = JaxDEM(world, **settings)
+        env: Any = JaxDEM(*jax.tree.flatten(world), **settings)
         check_parameters(env)
         return env
 
@@ -216,7 +240,7 @@ def _environments() -> Any:
     return environments
 
 
-def _facts(world: Any) -> Facts:
+def _facts(world: Any) -> OwnFacts:
     """Read the facts about an object, once for all of the same structure and shapes."""
     leaves, structure = jax.tree.flatten(world)
     return _facts_of(
@@ -225,7 +249,7 @@ def _facts(world: Any) -> Facts:
 
 
 @functools.cache
-def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> Facts:
+def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> OwnFacts:
     """Trace a reset and a step of an object with these shapes.
 
     Raises:
@@ -250,7 +274,8 @@ def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> Facts
                 raise TypeError(
                     f"`{name}` returns {list(x.shape)}, and of one environment that is {list(shape)}"
                 )
-    return facts
+    leaves, structure = jax.tree.flatten(facts.state)
+    return OwnFacts(leaves, facts.info, structure)
 
 
 def _info(world: Any, state: PyTree) -> dict[str, Array]:
