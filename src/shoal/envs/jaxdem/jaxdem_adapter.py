@@ -26,7 +26,7 @@ from shoal.envs.parameters import check_parameters, declared_types
 from shoal.envs.registry import check_count
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types
-from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, numbers_of
+from shoal.envs.suites.suite import Adapted, Parameters, Suite, numbers_of
 from shoal.types import Array, Environment, PyTree, TimeStep
 from shoal.types.spaces import Box
 
@@ -54,8 +54,8 @@ class JaxDEM(Adapted):
     no bounds of actions and observations.
 
     Attributes:
-      leaves: the arrays of JaxDEM's own object, which `reset` starts from. Neither it nor a state is a node of Shoal's trees,
-        since JaxDEM's `State` computes where its attributes are set, which a tree of shapes or flags cannot.
+      leaves: the arrays of JaxDEM's own object, which `reset` starts from. Neither it nor a state is a node of Shoal's
+        trees, since JaxDEM's `State` computes where its attributes are set, which a tree of shapes cannot.
       structure: its structure.
       low: least number of each action, or a tuple of those of its parts; forces and torques in JaxDEM's units.
       high: largest number of each action, likewise.
@@ -255,27 +255,29 @@ def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> OwnFa
     Raises:
       ShoalError: its functions are not those of JaxDEM, or it is a batch of environments.
     """
-    world = jax.tree.unflatten(structure, leaves)
+    structures: dict[str, Any] = {}
 
-    def play(world: Any, key: Array) -> tuple[PyTree, ...]:
+    # Objects are made within the trace, and their leaves alone go in and out, since they compute when they are made.
+    def play(leaves: tuple[Array, ...], key: Array) -> tuple[PyTree, ...]:
+        world = jax.tree.unflatten(structure, leaves)
         first = world.reset(_copied(world), key)
         after = world.step(_copied(first), jnp.zeros((world.max_num_agents, world.action_space_size)))
-        facts = Facts(after, world.observation(after), _info(world, after))
-        return facts, first, (facts.observation, world.reward(after), world.done(after))
-
-    with packages.by_convention(world):
-        facts, first, outputs = jax.eval_shape(play, world, jax.eval_shape(lambda: jax.random.key(0)))
+        structures.update(reset=jax.tree.structure(first), step=jax.tree.structure(after))
+        outputs = world.observation(after), world.reward(after), world.done(after)
         agents = world.max_num_agents
         expected = [(agents, world.observation_space_size), (agents,), ()]
-        if jax.tree.structure(first) != jax.tree.structure(facts.state):
-            raise TypeError("`step` returns another tree than `reset`")
         for name, x, shape in zip(("observation", "reward", "done"), outputs, expected, strict=True):
             if x.shape != shape:
                 raise TypeError(
                     f"`{name}` returns {list(x.shape)}, and of one environment that is {list(shape)}"
                 )
-    leaves, structure = jax.tree.flatten(facts.state)
-    return OwnFacts(leaves, facts.info, structure)
+        return jax.tree.leaves(after), _info(world, after)
+
+    with packages.by_convention(jax.tree.unflatten(structure, [0] * len(leaves))):
+        state, info = jax.eval_shape(play, leaves, jax.eval_shape(lambda: jax.random.key(0)))
+        if structures["reset"] != structures["step"]:
+            raise TypeError("`step` returns another tree than `reset`")
+    return OwnFacts(state, info, structures["reset"])
 
 
 def _info(world: Any, state: PyTree) -> dict[str, Array]:
