@@ -99,7 +99,8 @@ class JaxDEM(Adapted):
                 raise ShoalError(
                     f"{name}={short_repr(bound)} is neither a number nor one of each of {size} parts"
                 )
-        return Box(*(np.broadcast_to(np.asarray(x, np.float32), (size,)) for x in bounds))
+        low, high = (np.broadcast_to(np.asarray(x, np.float32), (size,)) for x in bounds)
+        return Box(low, high)
 
     def reset(self, key: Array) -> tuple[PyTree, TimeStep]:
         """Start a new episode; `info` is zeros."""
