@@ -190,9 +190,12 @@ def make(name: object, /, **parameters: object) -> Environment:
     }
     cls = inspect.unwrap(constructor)
     # Before the constructor, which may compute with a static number.
-    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())
-    may_be_data = struct.data_fields(cls) if struct.is_struct(cls) else parameters if takes_any else known
-    for parameter in parameters.keys() - may_be_data:
+    if struct.is_struct(cls):
+        may_be_data: Iterable[str] = struct.data_fields(cls)
+    else:
+        takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())
+        may_be_data = parameters if takes_any else known
+    for parameter in parameters.keys() - set(may_be_data):
         check_static(f"{name}: {parameter}", parameters[parameter])
     # The parameters of wrappers, unless the environment has its own of that name.
     wrapper_parameters: dict[str, Any] = {TIME_LIMIT: default_limit(name, parameters), TRIAL: None}
@@ -335,9 +338,10 @@ def _wrap(env: Environment, limit: int | None, episodes: int | None) -> Environm
 
 def _entry(name: str) -> Registration:
     text("name", name, "CartPole-v1")
-    registers.import_modules(known=True)
     if name not in _entries and not family_of(name) and ":" not in name:
-        registers.import_modules(known=False)
+        registers.import_modules(known=True)
+        if name not in _entries:
+            registers.import_modules(known=False)
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):

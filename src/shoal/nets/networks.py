@@ -159,8 +159,9 @@ def widest_layer(network: NetworkSettings) -> int:
 
 def has_own_policy(network: NetworkSettings) -> bool:
     """Report whether the distribution of a network's policy is made by code of the user's."""
-    parts = (getattr(network, name, None) for name in ("policy_head", "actor_network"))
-    return type(network) not in OWN.values() or any(part is not None for part in parts)
+    if type(network) not in OWN.values() or getattr(network, "policy_head", None) is not None:
+        return True
+    return getattr(network, "actor_network", None) is not None
 
 
 def distribution_of(network: NetworkSettings) -> str:

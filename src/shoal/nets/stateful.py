@@ -6,6 +6,7 @@ in the mode train only while a loss is computed, as a copy that is given keys, a
 beside the loss. A network without state is never changed.
 """
 
+import abc
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -32,6 +33,16 @@ class KeySlot:
         """Return the variable with a key that was not drawn from."""
         is_key = issubclass(self.variable, nnx.RngKey)
         return self.variable(key if is_key else jnp.zeros((), jnp.uint32), tag=self.tag)
+
+
+class State(abc.ABC):  # noqa: B024
+    """What a network has besides parameters: statistics, keys, and the places of keys."""
+
+
+for kind in (nnx.BatchStat, nnx.RngState, KeySlot):
+    State.register(kind)
+# The method of `isinstance` itself, since it is called for each node of a network.
+_is_state = State.__instancecheck__
 
 
 class BatchNormOfRows(nnx.BatchNorm):
@@ -132,10 +143,6 @@ def with_statistics(network: T, statistics: Mapping[str, Array]) -> T:
     if not statistics:
         return network
     return jax.tree_util.tree_map_with_path(lambda path, x: statistics.get(path_name(path), x), network)
-
-
-def _is_state(x: object) -> bool:
-    return isinstance(x, nnx.BatchStat | nnx.RngState | KeySlot)
 
 
 def _modules(tree: PyTree) -> Iterator[nnx.Module]:

@@ -310,7 +310,7 @@ def split_parameters(
     paths, structure = jax.tree_util.tree_flatten_with_path(network)
     statistics = statistics_of(network)
     owners = [
-        "" if struct.path_name(path) in statistics else owner_of(path) if is_split else "actor"
+        "" if statistics and struct.path_name(path) in statistics else owner_of(path) if is_split else "actor"
         for path, _ in paths
     ]
     if is_split and "critic" not in owners:

@@ -124,8 +124,7 @@ def collect(
         advance = compile_ahead(advance_environments, *arguments, rows=rows, greedy=greedy, mesh=mesh)
         record = Record(states.timestep, num_steps) if save else parts
         if parts:
-            start_rows = jax.device_get(struct.named_leaves(recorded_fields(states.timestep)))
-            parts.start(start_rows, row_bytes, num_steps, rows)
+            parts.start(struct.named_leaves(recorded_fields(states.timestep)), row_bytes, num_steps, rows)
         compile_seconds = time.perf_counter() - start_time
 
         start_time = time.perf_counter()
@@ -136,7 +135,7 @@ def collect(
         if reason := explanation(environment, states.faults):
             raise ShoalError(f"a number was not finite in {reason}.")
         if isinstance(record, Record):
-            np.savez(file, allow_pickle=False, **record.arrays)
+            np.savez(file, allow_pickle=False, **record.data)
     return RolloutResult(
         num_envs=num_envs,
         num_steps=num_steps,
@@ -144,11 +143,7 @@ def collect(
         steps_per_second=num_envs * num_steps / seconds,
         seconds=seconds,
         compile_seconds=compile_seconds,
-        data=record.arrays
-        if isinstance(record, Record)
-        else RolloutParts(parts.directory)
-        if parts
-        else None,
+        data=record and record.data,
         path=parts.directory if parts else save,
         **_episode_statistics(*ended),
     )
@@ -218,22 +213,22 @@ class Record:
     """The whole data of a rollout in the host's memory, filled in chunk by chunk.
 
     Attributes:
-      arrays: by name; entries of a dictionary of observations are `observations/<name>`.
+      data: by name; entries of a dictionary of observations are `observations/<name>`.
     """
 
     def __init__(self, timestep: TimeStep, num_steps: int):
         self.num_steps = num_steps
-        self.arrays: dict[str, np.ndarray] = {}
+        self.data: dict[str, np.ndarray] = {}
         for name, x in struct.named_leaves(recorded_fields(timestep)).items():
-            self.arrays[name] = np.empty((num_steps + 1, *x.shape), x.dtype)
-            self.arrays[name][0] = x
+            self.data[name] = np.empty((num_steps + 1, *x.shape), x.dtype)
+            self.data[name][0] = x
 
     def add(self, chunk: PyTree, start: int, stop: int) -> None:
         """Store the steps `start` to `stop - 1`."""
         actions, timesteps = chunk
         for name, x in struct.named_leaves(timesteps).items():
-            copy_rows(x, self.arrays[name][start + 1 : stop + 1])
+            copy_rows(x, self.data[name][start + 1 : stop + 1])
         for name, x in struct.named_leaves({"actions": actions}).items():
-            if name not in self.arrays:
-                self.arrays[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
-            copy_rows(x, self.arrays[name][start:stop])
+            if name not in self.data:
+                self.data[name] = np.empty((self.num_steps, *x.shape[1:]), x.dtype)
+            copy_rows(x, self.data[name][start:stop])

@@ -64,33 +64,23 @@ def rollout(
     num_envs = arguments.whole_number("num_envs", num_envs, 1, arguments.LARGEST_INDEX)
     num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
     seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
-    file = None if save is None or save == "" else arguments.path("save", save)
-    directory = None if parts is None or parts == "" else arguments.path("parts", parts)
-    if file and directory:
-        raise ShoalError(f"save={str(save)!r} and parts={str(parts)!r} are both given; give one of the two.")
+    file, directory = _outputs(save, parts)
     used_devices = devices_of(devices)
     policy = None if policy is None else policy_of(policy)
     world = environment_for(policy, environment, parameters)
-    environment = struct.as_arrays(
-        world
-    )  # its numbers are data, so that other parameters compile nothing again
+    # Its numbers are data, so that other parameters compile nothing again.
+    environment = struct.as_arrays(world)
     bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
     # From shapes alone, so that a size that no memory holds is refused before anything is allocated.
     memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
     if file:
         bytes_each = num_envs * memory_limits.step_bytes(environment)
         memory_limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
-    settings = {
-        "num_envs": num_envs,
-        "num_steps": num_steps,
-        "seed": seed,
-        "greedy": greedy,
-        "devices": [str(device) for device in used_devices],
-        "versions": facts.versions(),
-    }
     if directory:
-        settings["environment"] = describing.description_to_json(describing.describe(world))
-        settings["policy"] = policy and parameters_sha256(struct.named_leaves(policy.parameters))
+        sizes = {"num_envs": num_envs, "num_steps": num_steps}
+        settings = {**sizes, "seed": seed, "greedy": greedy, "devices": [str(x) for x in used_devices]}
+        settings |= _origin(world, policy)
+        writer = PartsWriter(directory, settings, overwrite=arguments.boolean("overwrite", overwrite))
     with memory_limits.report_out_of_memory():
         return collect.collect(
             environment,
@@ -101,7 +91,25 @@ def rollout(
             num_steps=num_steps,
             greedy=greedy,
             save=file,
-            parts=PartsWriter(directory, settings, overwrite=arguments.boolean("overwrite", overwrite))
-            if directory
-            else None,
+            parts=writer if directory else None,
         )
+
+
+def _outputs(save: str | Path | None, parts: str | Path | None) -> tuple[Path | None, Path | None]:
+    """Return the file and the directory that data is written to, at most one of which is given."""
+    file, directory = (
+        None if x is None or x == "" else arguments.path(name, x)
+        for name, x in (("save", save), ("parts", parts))
+    )
+    if file and directory:
+        raise ShoalError(f"save={str(save)!r} and parts={str(parts)!r} are both given; give one of the two.")
+    return file, directory
+
+
+def _origin(world: Environment, policy: TrainedPolicy | None) -> dict[str, Any]:
+    """Return what makes the data of a rollout besides its sizes, as JSON values."""
+    return {
+        "versions": facts.versions(),
+        "environment": describing.description_to_json(describing.describe(world)),
+        "policy": policy and parameters_sha256(struct.named_leaves(policy.parameters)),
+    }

@@ -29,12 +29,8 @@ from shoal.types import Array, PyTree
 
 INDEX, FORMAT = "index.json", "shoal-rollout-1"
 PART_BYTES = 2**28
-PROGRESS = (
-    "parts",
-    "steps",
-    "part_steps",
-    "arrays",
-)  # entries of the index that grow; the others are settings
+# Entries of the index that grow; the others are settings.
+PROGRESS = ("parts", "steps", "part_steps", "arrays")
 
 
 class RolloutParts:
@@ -104,13 +100,21 @@ class PartsWriter:
         with self._opened:
             self._part.__exit__(*error)
 
+    @property
+    def data(self) -> RolloutParts:
+        """The parts that are complete."""
+        return RolloutParts(self.directory)
+
     def start(self, start: Mapping[str, Array], row_bytes: int, num_steps: int, steps_per_call: int) -> None:
         """Prepare to write; `start` has the first row of the time-steps' arrays.
 
         Raises:
           ShoalError: the disk has too little space for the steps that are to come.
         """
-        self.first_rows, self.num_steps, self.made_before = start, num_steps, self.index["parts"]
+        self.first_rows = {
+            name: np.array(x) for name, x in start.items()
+        }  # copies, since the states are donated
+        self.num_steps, self.made_before = num_steps, self.index["parts"]
         self.part_steps = steps_per_call * max(1, PART_BYTES // (row_bytes * steps_per_call))
         self.index |= {"part_steps": self.part_steps}
         needed, available = (num_steps - self.index["steps"]) * row_bytes, free_bytes(self.directory)
@@ -163,12 +167,12 @@ class PartsWriter:
             header = {"descr": descr, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             for row in first:
-                file.write(_bytes_of(np.asarray(row)))
+                file.write(_bytes_of(row))
             self.files[name] = file
 
     def _compare(self, rows: Mapping[str, np.ndarray], part: int) -> None:
         """Require that the last rows of a part are those that its files have."""
-        before = RolloutParts(self.directory)[part]
+        before = self.data[part]
         for name, x in rows.items():
             if name not in before or before[name][-len(x) :].tobytes() != x.tobytes():
                 raise ShoalError(
