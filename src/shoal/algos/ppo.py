@@ -93,7 +93,7 @@ class Extras(NamedTuple):
     )
     log_prob: Array  # the raw action's log-probability
     distribution: (
-        PyTree  # that of the action, where the surrogate needs it; () of another package's, which is no tree
+        PyTree  # the action's, where the surrogate needs it; () of another package's, which is no tree
     )
     memory: PyTree  # the actor's memory after the step; () if it has none, or does not keep it
 
@@ -271,7 +271,7 @@ def update(
     if config.rollout_loss:
         metrics |= loss_variants.rollout_metrics(config, axis, of_rows, estimate, network_of(state), rows)
     shared = adapt_coefficients(config, shared, steps["approx_kl"])
-    return Learner(shared, learner.local), metrics, find_not_finite(metrics, steps)
+    return Learner(shared, learner.local), metrics, metric_means.find_not_finite(metrics, steps)
 
 
 def with_steps(
@@ -372,6 +372,7 @@ def gradient_step(
     in_actor_epochs = minibatch.epoch < config.update_epochs
     update_actor = in_actor_epochs & ~state.stopped
     batch = jax.tree.map(lambda x: x[minibatch.rows], rows)._replace(advantage=minibatch.advantage)
+    chunk_rows = network_state.chunk_rows(state.network_state, config.gradient_chunk)
     loss_of_rows = functools.partial(of_critic or loss, config, axis, shared, update_actor)
     gradient, means, *statistics = mean_gradient(
         network_state.in_mode(loss_of_rows, state.network_state, axis),
@@ -379,12 +380,10 @@ def gradient_step(
         state.parts,
         batch,
         weight=minibatch.weight,
-        num_chunks=num_chunks(
-            batch.weight.shape, network_state.chunk_rows(state.network_state, config.gradient_chunk)
-        ),
+        num_chunks=num_chunks(batch.weight.shape, chunk_rows),
         axis=axis,
     )
-    # The step is made in any case and selected below, since under `vmap` a branch would compute both sides.
+    # The step is made in any case and selected below: under `vmap` a branch would compute both sides.
     updates, opt_state = optimizer.update(gradient, state.optimizer, state.parts)
     parts = optax.apply_updates(state.parts, updates)
 
@@ -433,8 +432,7 @@ def loss(
     surrogate = surrogates.chosen(config)  # of the ratio exp(log_ratio)
     # `shared` has the network that acted.
     behaviour = minibatches.behaviour(config, shared.noisy(shared.network), acted, batch, distribution)
-    pair = behaviour, distribution
-    policy_loss = surrogate(config, log_ratio, batch.advantage, pair, shared.kl_coef)
+    policy_loss = surrogate(config, log_ratio, batch.advantage, (behaviour, distribution), shared.kl_coef)
     value_loss = critic_losses.value_loss(config, output, batch.value, critic_losses.target_of(config, batch))
     entropy = actions.entropy(distribution)
     parts = LossParts(policy_loss, value_loss, entropy, approx_kl, clipped.astype(jnp.float32), batch.learned)
@@ -500,13 +498,3 @@ def adapt_coefficients(config: PPOConfig, shared: Shared, kls: Array) -> Shared:
     if config.adapts_kl_coef:
         kl_coef = policy_losses.adapt_kl_coef(kl_coef, kl, config.desired_kl)
     return shared._replace(learning_rate_scale=scale, kl_coef=kl_coef)
-
-
-def find_not_finite(metrics: Metrics, steps: Mapping[str, Array]) -> Checks:
-    """Report which quantities of an update are not finite; `steps` are the metrics of all gradient steps."""
-    loss = steps["policy_loss"] + steps["value_loss"] + steps["entropy"]
-    return {
-        "advantage": ~jnp.isfinite(metrics["advantage_mean"].value),
-        "loss": ~jnp.all(jnp.isfinite(loss)),
-        "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
-    }

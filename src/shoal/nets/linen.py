@@ -71,7 +71,7 @@ def build(maker: Callable[..., PyTree], of_whom: Any, key: Array, *, is_part: bo
     """
     if is_linen(maker):
         made = maker()
-    elif isinstance(maker, type) or _takes_key(maker) or not isinstance(made := maker(of_whom), linen.Module):
+    elif _takes_key(maker) or not isinstance(made := maker(of_whom), linen.Module):
         made = maker(of_whom, key=key)
     if not isinstance(made, linen.Module):
         return made
@@ -79,8 +79,10 @@ def build(maker: Callable[..., PyTree], of_whom: Any, key: Array, *, is_part: bo
     return LinenTorso(made, of_whom, key) if is_torso else LinenNetwork(made, of_whom, key, is_part=is_part)
 
 
-def _takes_key(function: Callable) -> bool:
-    parameters = inspect.signature(function).parameters.values()
+def _takes_key(maker: Callable) -> bool:
+    if isinstance(maker, type) or not callable(maker):  # what cannot be called fails as such
+        return True
+    parameters = inspect.signature(maker).parameters.values()
     return any(x.name == "key" or x.kind is x.VAR_KEYWORD for x in parameters)
 
 

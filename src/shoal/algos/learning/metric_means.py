@@ -1,12 +1,12 @@
 """Metrics of an update as pairs of a weighted sum and its weight (`Mean`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from shoal.ops import statistics
-from shoal.types import CLIPPING, Array, Mean
+from shoal.types import CLIPPING, Array, Checks, Mean, Metrics
 
 CUT = 0.01  # the least share of a target beyond a bound for which the target counts as cut there
 
@@ -80,3 +80,13 @@ def step_means(steps: dict[str, Array], actors: Sequence[str]) -> dict[str, Mean
     actor_updated = steps["actor_updates"]
     weights = {name: actor_updated if name in actors else jnp.ones_like(actor_updated) for name in steps}
     return {name: Mean(jnp.sum(x * weights[name]), jnp.sum(weights[name])) for name, x in steps.items()}
+
+
+def find_not_finite(metrics: Metrics, steps: Mapping[str, Array]) -> Checks:
+    """Report which quantities of an update are not finite; `steps` are the metrics of all gradient steps."""
+    loss = steps["policy_loss"] + steps["value_loss"] + steps["entropy"]
+    return {
+        "advantage": ~jnp.isfinite(metrics["advantage_mean"].value),
+        "loss": ~jnp.all(jnp.isfinite(loss)),
+        "gradient": ~jnp.all(jnp.isfinite(steps["grad_norm"])),
+    }

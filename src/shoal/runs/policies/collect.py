@@ -107,46 +107,47 @@ def collect(
     Raises:
       ShoalError: the file cannot be written, or a number is not finite for a reason that the environment explains.
     """
-    if jit_is_disabled():
-        devices = devices[:1]
-    num_devices = max(n for n in range(1, len(devices) + 1) if num_envs % n == 0)
-    mesh = Mesh(np.asarray(devices[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
-    output: contextlib.AbstractContextManager[Any] = parts or contextlib.nullcontext()
-    with write_whole_file(save) if save else output as file:
+    mesh = _mesh_of(num_envs, devices)
+    with write_whole_file(save) if save else parts or contextlib.nullcontext() as file:
         start_time = time.perf_counter()
         # Arrays are placed where the programs need them, so that no call has to move them.
         start = compile_ahead(start_environments, environment, actor, key, num_envs=num_envs, mesh=mesh)
         states = start(environment, actor, key)
-        row_bytes = _row_bytes(states, environment)
-        rows = 0 if file is None else _recorded_steps_per_call(row_bytes, num_envs, num_steps)
+        rows = _recorded_steps_per_call(states, environment, num_steps) if save or parts else 0
         steps_per_call = rows or max(1, min(num_steps, MAX_STEPS_PER_CALL // num_envs))
         arguments = (environment, actor, states, key, jnp.int32(0), jnp.int32(0))
         advance = compile_ahead(advance_environments, *arguments, rows=rows, greedy=greedy, mesh=mesh)
         record = Record(states.timestep, num_steps) if save else parts
         if parts:
-            parts.start(struct.named_leaves(recorded_fields(states.timestep)), row_bytes, num_steps, rows)
+            parts.start(recorded_fields(states.timestep), _row_bytes(states, environment), num_steps, rows)
         compile_seconds = time.perf_counter() - start_time
 
         start_time = time.perf_counter()
-        step = functools.partial(advance, environment, actor)
-        chunks = range(0, num_steps, steps_per_call)
+        step, chunks = functools.partial(advance, environment, actor), range(0, num_steps, steps_per_call)
         states, ended = _step_in_chunks(step, states, key, chunks, num_steps, record)
         seconds = time.perf_counter() - start_time
         if reason := explanation(environment, states.faults):
             raise ShoalError(f"a number was not finite in {reason}.")
         if isinstance(record, Record):
-            np.savez(file, allow_pickle=False, **record.data)
+            np.savez(file, allow_pickle=False, **record.data)  # type: ignore[arg-type]
     return RolloutResult(
         num_envs=num_envs,
         num_steps=num_steps,
-        devices=num_devices,
+        devices=mesh.size,
         steps_per_second=num_envs * num_steps / seconds,
         seconds=seconds,
         compile_seconds=compile_seconds,
-        data=record and record.data,
+        data=None if record is None else record.data,
         path=parts.directory if parts else save,
         **_episode_statistics(*ended),
     )
+
+
+def _mesh_of(num_envs: int, devices: Sequence[jax.Device]) -> Mesh:
+    """Return a mesh of the first devices that divide the environments, or of one where JAX's jit is disabled."""
+    most = 1 if jit_is_disabled() else len(devices)
+    count = max(n for n in range(1, most + 1) if num_envs % n == 0)
+    return Mesh(np.asarray(devices[:count]), (ENV_AXIS,), axis_types=(AxisType.Auto,))
 
 
 def _step_in_chunks(
@@ -204,8 +205,9 @@ def _row_bytes(states: EnvironmentStates, environment: Environment) -> int:
     return row_bytes + sum(num_envs * x.size * x.dtype.itemsize for x in jax.tree.leaves(actions))
 
 
-def _recorded_steps_per_call(row_bytes: int, num_envs: int, num_steps: int) -> int:
+def _recorded_steps_per_call(states: EnvironmentStates, environment: Environment, num_steps: int) -> int:
     """Return the number of steps that are recorded on the devices before they are copied to the host."""
+    num_envs, row_bytes = states.timestep.last.shape[0], _row_bytes(states, environment)
     return max(1, min(num_steps, MAX_RECORDED_BYTES // row_bytes, MAX_STEPS_PER_CALL // num_envs))
 
 

@@ -1,6 +1,6 @@
 """`shoal.rollout`: many environments stepped by random actions or by a policy, and timed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,7 @@ def rollout(
       devices: the number of devices, 0 for all; as many as divide `num_envs` take part.
       save: an .npz file that the whole data is written to (see `shoal.runs.policies.collect.collect`).
       parts: a directory that the same data is written to instead, part by part, so that the host's memory does not
-        grow with `num_steps`; an interrupted rollout of the same settings in it is continued. `data` of the result then
-        maps the parts into memory (see `shoal.runs.policies.rollout_parts`).
+        grow with `num_steps`; an interrupted one of the same settings is continued (see `rollout_parts.py`).
       overwrite: whether another rollout in `parts` is replaced.
       environment_parameters: those parameters of the environment whose names are also arguments here.
     Returns:
@@ -65,21 +64,13 @@ def rollout(
     num_steps = arguments.whole_number("num_steps", num_steps, 1, arguments.LARGEST_INDEX)
     seed, greedy = arguments.seed("seed", seed), arguments.boolean("greedy", greedy)
     file, directory = _outputs(save, parts)
-    used_devices = devices_of(devices)
-    policy = None if policy is None else policy_of(policy)
+    used_devices, policy = devices_of(devices), None if policy is None else policy_of(policy)
     world = environment_for(policy, environment, parameters)
-    # Its numbers are data, so that other parameters compile nothing again.
-    environment = struct.as_arrays(world)
-    bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
-    # From shapes alone, so that a size that no memory holds is refused before anything is allocated.
-    memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", used_devices[0])
-    if file:
-        bytes_each = num_envs * memory_limits.step_bytes(environment)
-        memory_limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
+    environment = struct.as_arrays(world)  # numbers as data, so that others compile nothing again
+    sizes = {"num_envs": num_envs, "num_steps": num_steps}
+    _check_memory(environment, policy, used_devices[0], **sizes, is_saved=file is not None)
     if directory:
-        sizes = {"num_envs": num_envs, "num_steps": num_steps}
-        settings = {**sizes, "seed": seed, "greedy": greedy, "devices": [str(x) for x in used_devices]}
-        settings |= _origin(world, policy)
+        settings = {**sizes, "seed": seed, "greedy": greedy, **_origin(world, policy, used_devices)}
         writer = PartsWriter(directory, settings, overwrite=arguments.boolean("overwrite", overwrite))
     with memory_limits.report_out_of_memory():
         return collect.collect(
@@ -87,8 +78,7 @@ def rollout(
             (policy.config, policy.parameters) if policy else (),
             jax.random.key(seed),
             used_devices,
-            num_envs=num_envs,
-            num_steps=num_steps,
+            **sizes,
             greedy=greedy,
             save=file,
             parts=writer if directory else None,
@@ -106,9 +96,28 @@ def _outputs(save: str | Path | None, parts: str | Path | None) -> tuple[Path | 
     return file, directory
 
 
-def _origin(world: Environment, policy: TrainedPolicy | None) -> dict[str, Any]:
-    """Return what makes the data of a rollout besides its sizes, as JSON values."""
+def _check_memory(
+    environment: Environment,
+    policy: TrainedPolicy | None,
+    device: jax.Device,
+    num_envs: int,
+    num_steps: int,
+    is_saved: bool,
+) -> None:
+    """Refuse sizes that no memory holds, from shapes alone, before anything is allocated."""
+    bytes_each = memory_limits.episode_bytes(environment, policy.config if policy else None)
+    memory_limits.check_count("num_envs", num_envs, bytes_each, "environments", device)
+    if is_saved:
+        bytes_each = num_envs * memory_limits.step_bytes(environment)
+        memory_limits.check_count("num_steps", num_steps, bytes_each, "the saved data")
+
+
+def _origin(
+    world: Environment, policy: TrainedPolicy | None, devices: Sequence[jax.Device]
+) -> dict[str, Any]:
+    """Return what makes the data of a rollout besides the arguments of the call, as JSON values."""
     return {
+        "devices": [str(device) for device in devices],
         "versions": facts.versions(),
         "environment": describing.description_to_json(describing.describe(world)),
         "policy": policy and parameters_sha256(struct.named_leaves(policy.parameters)),

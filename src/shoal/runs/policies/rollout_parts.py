@@ -105,8 +105,8 @@ class PartsWriter:
         """The parts that are complete."""
         return RolloutParts(self.directory)
 
-    def start(self, start: Mapping[str, Array], row_bytes: int, num_steps: int, steps_per_call: int) -> None:
-        """Prepare to write; `start` has the first row of the time-steps' arrays.
+    def start(self, start: PyTree, row_bytes: int, num_steps: int, steps_per_call: int) -> None:
+        """Prepare to write; `start` is the first row of the time-steps.
 
         Raises:
           ShoalError: the disk has too little space for the steps that are to come.
