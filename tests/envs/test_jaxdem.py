@@ -179,11 +179,17 @@ def test_objects_are_taken_alone_or_with_settings(navigator):
     env = adapted((world, {"low": (-1.0, -2.0), "high": 3.0, "skip_frames": 1}))
     assert env.max_steps == 5 and env.action_space.low.tolist() == [-1, -2]
     assert adapted(world).max_steps == 10
+    made = make(world, low=(-1.0, -2.0), high=3.0, skip_frames=1)
+    assert jax.tree.structure(made) == jax.tree.structure(env) and made.max_steps == 5
+    assert make(world, max_episode_steps=4).max_steps == 4
+    assert not isinstance(make(world, max_episode_steps=None), TimeLimit)
     assert describe(adapted(world)).name == "jaxdem/jaxdem.rl.environments.single_navigator:SingleNavigator"
     with pytest.raises(
         ShoalError, match=r"JaxDEM's objects have no setting 'skip_frame', but low, .*skip_frames"
     ):
         adapted((world, {"skip_frame": 1}))
+    with pytest.raises(ShoalError, match="no setting 'skip_frame'"):
+        make(world, skip_frame=1)
     batch = jax.vmap(lambda _: world)(jnp.arange(3))
     with pytest.raises(ShoalError, match="SingleNavigator cannot be adapted"):
         adapted(batch)
@@ -193,15 +199,15 @@ def test_objects_are_taken_alone_or_with_settings(navigator):
     ("parameters", "sentence"),
     [
         ({"skip_frames": -1}, "JaxDEM: skip_frames=-1"),
-        ({"low": 7.0}, "low"),
-        ({"low": (1.0, 2.0, 3.0)}, "is neither a number nor one of each of 2 parts"),
+        ({"low": 7.0}, "low=7.0, high=6.0 are no bounds of an action of 2"),
+        ({"low": (1.0, 2.0, 3.0)}, "low=(1.0, 2.0, 3.0), high=6.0 are no bounds of an action of 2"),
         ({"frictoin": 1.0}, "did you mean 'friction'"),
         ({"dim": 5}, "dim=5"),
     ],
 )
 def test_bad_parameters_are_sentences(navigator, parameters, sentence):
     with pytest.raises(ShoalError) as error:
-        make("jaxdem/single_navigator", **parameters).action_space  # noqa: B018
+        make("jaxdem/single_navigator", **parameters)
     assert sentence in str(error.value)
 
 

@@ -157,11 +157,11 @@ def _packages_of(world: object) -> set[str]:
 
 @reports_user_code
 def make(name: object, /, **parameters: object) -> Environment:
-    """Make the environment of a name, or of a world of several actors.
+    """Make the environment of a name, or of another package's object whose settings are parameters.
 
     Args:
       name: a registered name, `"module:Name"` for a class (or function) that can be imported, or an object with
-        gymnax's functions and `n_actors`.
+        gymnax's functions and `n_actors`, or one of JaxDEM's environments.
       **parameters: fields of the environment (physics, sizes, rules); `max_episode_steps`, its time limit in
         steps (None for none); and `trial_episodes`, the number of episodes that a `Trial` joins into one (None for
         no trials). Numbers may be arrays and may be traced: to have many different environments, map over it,
@@ -175,11 +175,8 @@ def make(name: object, /, **parameters: object) -> Environment:
     from shoal.config.traced import check_static  # noqa: PLC0415
     from shoal.envs.parameters import check_parameters  # noqa: PLC0415
 
-    if not isinstance(name, str) and actors_of(name) is not None:
-        suite: Any = FAMILIES["gymnax/"].adapter()
-        limits = [check_count(type(name).__name__, x, parameters.pop(x, None)) for x in (TIME_LIMIT, TRIAL)]
-        suite.require("", name)
-        return _wrap(suite.environment(name, None, parameters), *limits)
+    if not isinstance(name, str) and (made := _made_of_object(name, parameters)) is not None:
+        return made
     name = text("name", name, "CartPole-v1")
     entry = _entry(name)
     constructor = resolve(name, entry.constructor)
@@ -209,6 +206,21 @@ def make(name: object, /, **parameters: object) -> Environment:
     check_is_environment(f"{name} made", env)
     check_parameters(env)
     return _wrap(env, wrapper_parameters[TIME_LIMIT], wrapper_parameters[TRIAL])
+
+
+def _made_of_object(world: object, parameters: Mapping[str, object]) -> Environment | None:
+    """Make the environment of another package's object with these parameters; None if it has no parameters here."""
+    family = FAMILIES.get(family_of_object(world))
+    if family is None:
+        return None
+    suite, settings = family.adapter(), dict(parameters)
+    wrappers = {x: settings.pop(x) for x in (TIME_LIMIT, TRIAL) if x in settings}
+    counts = {k: check_count(type(world).__name__, k, x) for k, x in wrappers.items()}
+    suite.require("", world)
+    if (made := suite.with_settings(world, settings)) is None:
+        return None
+    env, limit = made
+    return _wrap(env, counts.get(TIME_LIMIT, limit), counts.get(TRIAL))
 
 
 def default_limit(name: str, parameters: Mapping[str, object]) -> int | None:

@@ -8,7 +8,6 @@ that observe the time keep theirs, as a truncation.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -29,7 +28,6 @@ from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, numbers_o
 from shoal.types import Array, Environment, PyTree, State, TimeStep
 from shoal.types.spaces import Box, Space
 
-NOTHING: Mapping[str, object] = MappingProxyType({})
 LIMITS = ("max_steps_in_episode", "max_timesteps")  # the parameter, in gymnax and in Craftax
 # Classes whose observation has the time, or the share of the limit that has passed.
 OBSERVES_TIME = ("BernoulliBandit", "DiscountingChain", "GaussianBandit", "MetaMaze", "PointRobot")
@@ -141,12 +139,18 @@ class GymnaxSuite(Suite):
         limit = None if observes_time(world) else getattr(params, name, None)
         return check_count(type(world).__name__, name, limit)
 
-    def environment(
-        self, world: Any, params: PyTree = None, given: Mapping[str, object] = NOTHING
-    ) -> Environment:
-        """Make the environment of an object, by default with its usual parameters; of several actors with others."""
+    def with_settings(
+        self, world: Any, settings: Mapping[str, object]
+    ) -> tuple[Environment, int | None] | None:
+        """Make the environment of a world of several actors; others have parameters, which are given beside them."""
+        if actors_of(world) is None:
+            return None
+        return actor_worlds.make_actor_world(type(world).__name__, world, settings), None
+
+    def environment(self, world: Any, params: PyTree = None) -> Environment:
+        """Make the environment of an object, by default with its usual parameters."""
         if actors_of(world) is not None:
-            return actor_worlds.make_actor_world(type(world).__name__, world, {"params": params, **given})
+            return actor_worlds.make_actor_world(type(world).__name__, world, {"params": params})
         return _environment(world, world.default_params if params is None else params, {})
 
     def interface_of(self, world: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,24 +26,12 @@ from shoal.envs.parameters import check_parameters, declared_types
 from shoal.envs.registry import check_count
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types
-from shoal.envs.suites.suite import Adapted, Parameters, Suite, numbers_of
+from shoal.envs.suites.suite import Adapted, Facts, Parameters, Suite, numbers_of
 from shoal.types import Array, Environment, PyTree, TimeStep
 from shoal.types.spaces import Box
 
 PREFIX = "jaxdem/"
 LIMIT = "max_steps"  # the entry of `env_params`, and the parameter of JaxDEM's classes
-
-
-class OwnFacts(NamedTuple):
-    """What is known of an object by tracing a reset and a step."""
-
-    state: list[jax.ShapeDtypeStruct]  # the leaves after a step
-    info: Mapping[str, jax.ShapeDtypeStruct]
-    structure: Any  # of the object after a reset
-
-    def no_info(self) -> dict[str, Array]:
-        """Return the `info` of a reset, which is zeros."""
-        return {name: jnp.zeros(x.shape, x.dtype) for name, x in self.info.items()}
 
 
 @environment
@@ -77,7 +65,7 @@ class JaxDEM(Adapted):
 
     @property
     def world(self) -> Any:  # type: ignore[override]
-        """JaxDEM's own object."""
+        """JaxDEM's own object, each time another one, into which its functions may write."""
         return jax.tree.unflatten(self.structure, self.leaves)
 
     @property
@@ -93,51 +81,42 @@ class JaxDEM(Adapted):
     @property
     def action_space(self) -> Box:
         """A vector with the bounds `low` and `high`."""
-        size, bounds = int(self.world.action_space_size), (self.low, self.high)
-        for name, bound in zip(("low", "high"), bounds, strict=True):
-            if np.shape(bound) not in ((), (size,)):
-                raise ShoalError(
-                    f"{name}={short_repr(bound)} is neither a number nor one of each of {size} parts"
-                )
-        low, high = (np.broadcast_to(np.asarray(x, np.float32), (size,)) for x in bounds)
-        return Box(low, high)
+        return Box(self.low, self.high, (int(self.world.action_space_size),))
 
     def reset(self, key: Array) -> tuple[PyTree, TimeStep]:
         """Start a new episode; `info` is zeros."""
-        facts = _facts(self.world)
-        world = self.world if self.ends_terminate else _without_limit(self.world)
-        state = of_types(facts.state, jax.tree.leaves(world.reset(_copied(world), key)))
+        world, (facts, _) = self.world, _facts(self.world)
+        if LIMIT in world.env_params and not self.ends_terminate:
+            world.env_params[LIMIT] = jnp.full_like(world.env_params[LIMIT], LARGEST_INDEX)
+        state = of_types(facts.state, jax.tree.leaves(world.reset(world, key)))
         return state, restart(self._observation(state), num_agents=self.num_agents, info=facts.no_info())
 
     def step(self, state: PyTree, action: PyTree, key: Array) -> tuple[PyTree, TimeStep]:
         """Make one step, of `1 + skip_frames` steps of the physics, which are deterministic."""
         actions = action if self.num_agents > 1 else action[None]
         frame = (state, jnp.asarray(False), jnp.zeros(self.num_agents))
-        if self.skip_frames:
-            advance = functools.partial(self._next_frame, actions)
-            frame = jax.lax.fori_loop(0, 1 + self.skip_frames, lambda _, x: advance(x), frame)
-        else:
-            frame = self._next_frame(actions, frame)
-        after, is_done, reward = frame
+        after, is_done, reward = jax.lax.fori_loop(
+            0, 1 + self.skip_frames, lambda _, x: self._next_frame(actions, x), frame
+        )
         return after, transition(
             self._observation(after),
             reward if self.num_agents > 1 else reward[0],
             terminated=is_done,
-            info=_info(self.world, self._inner(after)),
+            info=numbers_of(self.world.info(self._inner(after))),
         )
 
     def _next_frame(self, actions: Array, frame: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array, Array]:
         """Step the physics. Frames after an end are made too, as by JaxDEM's trainer; their rewards do not count."""
         state, is_done, paid = frame
         world = self.world.step(self._inner(state), actions)
-        after = of_types(_facts(self.world).state, jax.tree.leaves(world))
         reward = jnp.asarray(self.world.reward(world), jnp.float32)
         if self.sum_rewards:
             reward = paid + jnp.where(is_done, 0.0, reward)
+        after = of_types(_facts(self.world)[0].state, jax.tree.leaves(world))
         return after, is_done | self.world.done(world), reward
 
     def _inner(self, state: PyTree) -> Any:
-        return jax.tree.unflatten(_facts(self.world).structure, state)
+        return jax.tree.unflatten(_facts(self.world)[1], state)
 
     def _observation(self, state: PyTree) -> Array:
         rows = jnp.asarray(self.world.observation(self._inner(state)), jnp.float32)
@@ -155,7 +134,7 @@ class JaxDEMSuite(Suite):
     """The environments of JaxDEM, by name and from its objects."""
 
     interface = (
-        *("reset", "step", "observation", "reward", "done"),
+        *("reset", "step", "observation", "reward", "done", "info"),
         *("max_num_agents", "observation_space_size", "action_space_size"),
     )
     needs_hash = False
@@ -192,11 +171,15 @@ class JaxDEMSuite(Suite):
 
     def limit(self, world: Any, params: Mapping[str, Any] | None = None) -> int | None:
         """Return the time limit in steps: JaxDEM's flag is set in the first step of the physics beyond `max_steps`."""
-        env, limit = self.environment(world, params), getattr(world, "env_params", {}).get(LIMIT)
+        env, limit = self.environment(world, params), world.env_params.get(LIMIT)
         if limit is None or env.ends_terminate:
             return None
         steps = math.ceil((int(limit) + 1) / (1 + env.skip_frames))
         return check_count(type(world).__name__, LIMIT, steps)
+
+    def with_settings(self, world: Any, settings: Mapping[str, object]) -> tuple[Environment, int | None]:
+        """Make the environment of an object with settings, and its time limit."""
+        return self.environment(world, settings), self.limit(world, settings)
 
     def environment(self, world: Any, params: Mapping[str, Any] | None = None) -> Any:
         """Make the environment of an object, with settings of `JaxDEM` by name.
@@ -211,6 +194,12 @@ class JaxDEMSuite(Suite):
         _facts(world)
         env: Any = JaxDEM(*jax.tree.flatten(world), **settings)
         check_parameters(env)
+        size, bounds = int(world.action_space_size), (env.low, env.high)
+        if any(np.shape(x) not in ((), (size,)) for x in bounds) or not np.all(np.less(*bounds)):
+            raise ShoalError(
+                f"low={short_repr(env.low)}, high={short_repr(env.high)} are no bounds of an action of {size}; give "
+                f"low below high, each a number or a tuple of {size}"
+            )
         return env
 
 
@@ -241,59 +230,42 @@ def _environments() -> Any:
     return environments
 
 
-def _facts(world: Any) -> OwnFacts:
-    """Read the facts about an object, once for all of the same structure and shapes."""
+def _facts(world: Any) -> tuple[Facts, Any]:
+    """Read the facts about an object, once for all of the same structure and shapes, and its structure after a reset.
+
+    The state of the facts is the leaves.
+    """
     leaves, structure = jax.tree.flatten(world)
-    return _facts_of(
-        structure, tuple(jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)) for x in leaves)
-    )
+    shapes = tuple(jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)) for x in leaves)
+    return _facts_of(structure, shapes)
 
 
 @functools.cache
-def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> OwnFacts:
+def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> tuple[Facts, Any]:
     """Trace a reset and a step of an object with these shapes.
 
     Raises:
       ShoalError: its functions are not those of JaxDEM, or it is a batch of environments.
     """
-    structures: dict[str, Any] = {}
+    structures = []
 
     # Objects are made within the trace, and their leaves alone go in and out, since they compute when they are made.
     def play(leaves: tuple[Array, ...], key: Array) -> tuple[PyTree, ...]:
         world = jax.tree.unflatten(structure, leaves)
-        first = world.reset(_copied(world), key)
-        after = world.step(_copied(first), jnp.zeros((world.max_num_agents, world.action_space_size)))
-        structures.update(reset=jax.tree.structure(first), step=jax.tree.structure(after))
-        outputs = world.observation(after), world.reward(after), world.done(after)
-        agents = world.max_num_agents
-        expected = [(agents, world.observation_space_size), (agents,), ()]
-        for name, x, shape in zip(("observation", "reward", "done"), outputs, expected, strict=True):
+        agents, size = world.max_num_agents, world.observation_space_size
+        world = world.reset(world, key)
+        structures.append(jax.tree.structure(world))
+        world = world.step(world, jnp.zeros((agents, world.action_space_size)))
+        structures.append(jax.tree.structure(world))
+        outputs = {x: getattr(world, x)(world) for x in ("observation", "reward", "done")}
+        for (name, x), shape in zip(outputs.items(), ((agents, size), (agents,), ()), strict=True):
             if x.shape != shape:
-                raise TypeError(
-                    f"`{name}` returns {list(x.shape)}, and of one environment that is {list(shape)}"
-                )
-        return jax.tree.leaves(after), _info(world, after)
+                one = f"and of one environment that is {list(shape)}"
+                raise TypeError(f"`{name}` returns {list(x.shape)}, {one}")
+        return jax.tree.leaves(world), outputs["observation"], numbers_of(world.info(world))
 
     with packages.by_convention(jax.tree.unflatten(structure, [0] * len(leaves))):
-        state, info = jax.eval_shape(play, leaves, jax.eval_shape(lambda: jax.random.key(0)))
-        if structures["reset"] != structures["step"]:
+        facts = Facts(*jax.eval_shape(play, leaves, jax.eval_shape(lambda: jax.random.key(0))))
+        if structures[0] != structures[1]:
             raise TypeError("`step` returns another tree than `reset`")
-    return OwnFacts(state, info, structures["reset"])
-
-
-def _info(world: Any, state: PyTree) -> dict[str, Array]:
-    """Return the numbers of JaxDEM's `info`, which its own environments have none of."""
-    return numbers_of(world.info(state)) if hasattr(world, "info") else {}
-
-
-def _copied(world: PyTree) -> PyTree:
-    """Return an object of the same arrays, since JaxDEM's functions may write into the one that they are given."""
-    return jax.tree.map(lambda x: x, world)
-
-
-def _without_limit(world: PyTree) -> PyTree:
-    """Return an object whose own limit is out of reach."""
-    moved = _copied(world)
-    if LIMIT in moved.env_params:
-        moved.env_params[LIMIT] = jnp.full_like(moved.env_params[LIMIT], LARGEST_INDEX)
-    return moved
+    return facts, structures[0]

@@ -96,6 +96,12 @@ class Suite(Generic[World]):
         """Return an object's time limit in steps, for Shoal to keep; None where it has none or keeps it itself."""
         return None
 
+    def with_settings(
+        self, world: World, settings: Mapping[str, object]
+    ) -> tuple[Environment, int | None] | None:
+        """Make the environment of an object with the parameters of `make`, and its time limit; None if it has none."""
+        return None
+
     def interface_of(self, world: World) -> tuple[str, ...]:
         """Return the names that an object must have."""
         return self.interface
