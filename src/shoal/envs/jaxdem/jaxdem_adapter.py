@@ -247,7 +247,7 @@ def _facts_of(structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> tuple
     Raises:
       ShoalError: its functions are not those of JaxDEM, or it is a batch of environments.
     """
-    structures = []
+    structures: list[Any] = []
 
     # Objects are made within the trace, and their leaves alone go in and out, since they compute when they are made.
     def play(leaves: tuple[Array, ...], key: Array) -> tuple[PyTree, ...]:
