@@ -179,6 +179,8 @@ def test_objects_are_taken_alone_or_with_settings(navigator):
     env = adapted((world, {"low": (-1.0, -2.0), "high": 3.0, "skip_frames": 1}))
     assert env.max_steps == 5 and env.action_space.low.tolist() == [-1, -2]
     assert adapted(world).max_steps == 10
+    listed = adapted((world, {"low": [-1, -2], "high": 3.0, "skip_frames": 1}))  # as a command reads it
+    assert jax.tree.structure(listed) == jax.tree.structure(env)
     made = make(world, low=(-1.0, -2.0), high=3.0, skip_frames=1)
     assert jax.tree.structure(made) == jax.tree.structure(env) and made.max_steps == 5
     assert make(world, max_episode_steps=4).max_steps == 4

@@ -22,7 +22,7 @@ from shoal.base.errors import ShoalError, nearest
 from shoal.config.arguments import LARGEST_INDEX, mapping, short_repr
 from shoal.config.struct import is_traced
 from shoal.envs.base import environment, parameter, restart, static, transition
-from shoal.envs.parameters import check_parameters, declared_types
+from shoal.envs.parameters import check_parameters, convert_to_declared, declared_types
 from shoal.envs.registry import check_count
 from shoal.envs.suites import packages
 from shoal.envs.suites.conversion import of_types
@@ -187,10 +187,12 @@ class JaxDEMSuite(Suite):
         Raises:
           ShoalError: there is no such setting, one is out of its bounds, or the object's functions are others.
         """
-        settings = mapping("the settings", params or {})
-        for k in settings.keys() - SETTINGS.keys():
-            known = f"{', '.join(SETTINGS)}{nearest(k, SETTINGS)}"
-            raise ShoalError(f"JaxDEM's objects have no setting {k!r}, but {known}")
+        settings: dict[str, Any] = {}
+        for k, value in mapping("the settings", params or {}).items():
+            if k not in SETTINGS:
+                known = f"{', '.join(SETTINGS)}{nearest(k, SETTINGS)}"
+                raise ShoalError(f"JaxDEM's objects have no setting {k!r}, but {known}")
+            settings[k] = convert_to_declared(k, value, SETTINGS[k].annotation)
         _facts(world)
         env: Any = JaxDEM(*jax.tree.flatten(world), **settings)
         check_parameters(env)
