@@ -364,6 +364,11 @@ def test_what_cannot_be_continued_is_refused_in_a_sentence(interrupted, monkeypa
     with pytest.raises(ShoalError, match="holds other files; name a new directory"):
         in_parts(other, overwrite=True)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+    (other / "index.json").write_text('{"title": "mine"}')
+    (other / "weights.000000.npy").write_text("mine")
+    with pytest.raises(ShoalError, match=r"index\.json is damaged: it lacks 'format'"):
+        in_parts(other, overwrite=True)
+    assert (other / "weights.000000.npy").exists()
     with pytest.raises(ShoalError, match="are both given; give one of the two"):
         in_parts(other, save="x.npz")
     monkeypatch.setattr(rollout_parts, "free_bytes", lambda _: 1000)

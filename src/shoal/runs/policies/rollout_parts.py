@@ -188,9 +188,12 @@ class PartsWriter:
 
     def _continued(self) -> dict[str, Any] | None:
         """Return the index of an interrupted rollout of the same settings; None if a new one begins."""
-        if not (self.directory / INDEX).exists() or self.overwrite:
+        if not (self.directory / INDEX).exists():
             return None
+        # Read before it is replaced too, since another program may have written it.
         index = RolloutParts(self.directory).index
+        if self.overwrite:
+            return None
         settings = {name: x for name, x in index.items() if name not in PROGRESS}
         different = [name for name in self.settings if settings.get(name) != self.settings[name]]
         if different or index["steps"] >= index["num_steps"]:
