@@ -100,6 +100,14 @@ def test_groups_are_shared_out_whatever_the_algorithm():
         np.testing.assert_allclose(runs[1][name], x, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
+def test_a_state_with_an_empty_array_has_groups_too():
+    population, compiled = populate(envs.make("particles/Navigator-v0"), CONFIG, (0,), groups=2)
+    assert any(x.size == 0 for x in jax.tree.leaves(population.state))
+    population, _ = compiled.train(population, jnp.int32(1))
+    assert population.updates == 1
+
+
 NORMALISED = {"norm_adv": "batch", "norm_obs": True, "norm_reward": True}
 REMEMBERING = {
     "core": "lstm",

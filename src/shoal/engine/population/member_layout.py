@@ -107,10 +107,11 @@ def map_groups(function: Callable, settings: ProgramSettings) -> Callable:
     """Map a function Run -> (Run, output) over the groups of a run's environments on one device."""
 
     def split(x: jax.Array) -> jax.Array:
-        return x.reshape(settings.groups, -1, *x.shape[1:])
+        size = x.shape[0] // settings.groups  # which -1 does not find where another axis is 0
+        return x.reshape(settings.groups, size, *x.shape[1:])
 
     def join(x: jax.Array) -> jax.Array:
-        return x.reshape(-1, *x.shape[2:])
+        return jax.lax.collapse(x, 0, 2)
 
     axes = placement(settings, 0, None)
 
@@ -152,7 +153,7 @@ def start_program(function: Callable, settings: ProgramSettings, layout: Layout)
         )
 
         def start(arguments: tuple) -> Run:
-            return map_local_leaves(lambda x: x.reshape(-1, *x.shape[2:]), start_group(arguments))
+            return map_local_leaves(lambda x: jax.lax.collapse(x, 0, 2), start_group(arguments))
 
     # Members are initialised one after the other, since only training gains from a batch.
     mapped = map_members(start, "map")
