@@ -45,6 +45,7 @@ SKIPPED = [
     ("command-line", "of runs that take minutes", "shoal eval runs/unlock", "shoal eval runs/many"),
     ("command-line", "of a file of the page python.md", "shoal check corner:Corner"),
     ("command-line", "of a file with a mistake", "shoal train corridor:Corridor"),
+    ("extending", "with a variable of the environment, as tests/test_registers.py", "SHOAL_REGISTER="),
     ("command-line", "the page sweeps.md runs it", "shoal sweep"),
     ("durability", "of runs that were killed or damaged", "shoal checkpoints", "shoal eval", "taskset"),
     ("durability", "of a run that was killed", "shoal train CartPole-v1 --seeds 2 --total-steps 5e6"),

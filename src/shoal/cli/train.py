@@ -2,11 +2,11 @@
 
 import dataclasses
 import functools
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
+from shoal.base import signals
 from shoal.base.errors import ShoalError
 from shoal.base.terminal import harmless
 from shoal.cli import STARTED, flags, output
@@ -144,7 +144,7 @@ def print_result(trained: TrainedRun, alone: str = "result", quiet: bool = False
         print_summary(trained)
     else:
         if not quiet:
-            print(harmless(result_text(trained.summary, trained.path)), file=sys.stderr)
+            signals.say(harmless(result_text(trained.summary, trained.path)))
         output.print_result(value_alone(trained, alone), trained.path)
     if have_all_failed(trained.summary):
         unit = "members" if "members" in trained.summary else "seeds"

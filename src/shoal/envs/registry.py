@@ -350,10 +350,9 @@ def _wrap(env: Environment, limit: int | None, episodes: int | None) -> Environm
 
 def _entry(name: str) -> Registration:
     text("name", name, "CartPole-v1")
+    registers.import_modules(known=True)  # which may replace a name
     if name not in _entries and not family_of(name) and ":" not in name:
-        registers.import_modules(known=True)
-        if name not in _entries:
-            registers.import_modules(known=False)
+        registers.import_modules(known=False)
     if name in _entries:
         return _entries[name]
     if prefix := family_of(name):

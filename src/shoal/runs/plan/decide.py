@@ -124,7 +124,7 @@ def _with_effects(experiment: Experiment, given: Set[str]) -> Experiment:
     varied = variants[0].of_algorithm() if variants else evolution.names
     check_needs([*given, *varied], values, {**settings.needs_of(run), **settings.needs_of(config)})
     if "gradient_chunk" in given and hasattr(config, "check_given_chunk"):
-        config.check_given_chunk(spec_of(environment))
+        config.resolved().check_given_chunk(spec_of(environment))
     return dataclasses.replace(experiment, environment=environment, config=config)
 
 
