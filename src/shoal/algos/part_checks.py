@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from shoal.algos.acting import memories
 from shoal.algos.learning import advantages, critic_losses, surrogates
@@ -167,16 +168,10 @@ def _check_settings_of_foreign(config: "PPOConfig", distribution: Foreign) -> No
 def _constants(function: Callable[..., list[Array]], *shapes: PyTree) -> list[Array] | None:
     """Compute the results of a function that do not depend on its arguments; None where they do."""
     closed = jax.make_jaxpr(function)(*shapes)
-    jaxpr = closed.jaxpr
-    needed, equations = set(jaxpr.outvars), []
-    for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            equations.append(equation)
-            needed |= {x for x in equation.invars if not isinstance(x, Literal)}
-    if needed & set(jaxpr.invars):
+    needed, is_read = dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals))
+    if any(is_read):
         return None
-    program = ClosedJaxpr(jaxpr.replace(invars=[], eqns=equations[::-1]), closed.consts)
-    results: list[Array] = jaxpr_as_fun(program)()
+    results: list[Array] = jaxpr_as_fun(ClosedJaxpr(needed, closed.consts))()
     return results
 
 
