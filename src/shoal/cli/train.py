@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from shoal.base import signals
 from shoal.base.errors import ShoalError
-from shoal.base.terminal import harmless
 from shoal.cli import STARTED, flags, output
 from shoal.config.arguments import LARGEST_INDEX
 from shoal.config.struct import parameter
@@ -144,7 +143,7 @@ def print_result(trained: TrainedRun, alone: str = "result", quiet: bool = False
         print_summary(trained)
     else:
         if not quiet:
-            signals.say(harmless(result_text(trained.summary, trained.path)))
+            signals.say(result_text(trained.summary, trained.path))
         output.print_result(value_alone(trained, alone), trained.path)
     if have_all_failed(trained.summary):
         unit = "members" if "members" in trained.summary else "seeds"

@@ -27,7 +27,7 @@ from shoal.records.pbt_settings import Evolution
 from shoal.runs.plan import elsewhere
 from shoal.runs.plan.config_files import ConfigFile, content_of, name_of
 from shoal.runs.plan.defaults import Defaults, defaults, with_values
-from shoal.runs.plan.experiment import Experiment, shown
+from shoal.runs.plan.experiment import Experiment, resolve, shown
 from shoal.runs.plan.variants import check_variants, with_first_settings
 from shoal.types import AlgorithmConfig, Environment, spec_of
 from shoal.xla import machine
@@ -123,8 +123,8 @@ def _with_effects(experiment: Experiment, given: Set[str]) -> Experiment:
     # Only what was given must have an effect: defaults are those of every algorithm and network.
     varied = variants[0].of_algorithm() if variants else evolution.names
     check_needs([*given, *varied], values, {**settings.needs_of(run), **settings.needs_of(config)})
-    if "gradient_chunk" in given and hasattr(config, "check_given_chunk"):
-        config.resolved().check_given_chunk(spec_of(environment))
+    if "gradient_chunk" in given and hasattr(found := resolve(config), "check_given_chunk"):
+        found.check_given_chunk(spec_of(environment))
     return dataclasses.replace(experiment, environment=environment, config=config)
 
 
