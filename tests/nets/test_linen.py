@@ -1,6 +1,7 @@
 """Modules of flax.linen: linen's own first numbers, any leading axes, masks, and what is refused in one sentence."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +88,35 @@ class Width(linen.Module):
     @linen.compact
     def __call__(self, x):
         return linen.Dense(self.width)(x)
+
+
+class Scaled(linen.Module):
+    scale: np.ndarray
+
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(2)(x * self.scale)
+
+
+def test_a_module_may_have_arrays_among_its_fields():
+    check_torso(lambda space: Scaled(np.arange(3.0)), SPACE)
+    built = [holder.build(lambda space, n=n: Scaled(np.full(3, n)), SPACE, KEY) for n in (1.0, 1.0, 2.0)]
+    one, same, other = map(jax.tree.structure, built)
+    assert one == same != other
+
+
+def test_a_distribution_may_have_plain_numbers():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it imports
+        from tensorflow_probability.substrates.jax import distributions as tfd
+
+    @module
+    def Unit(self, x):
+        return tfd.Normal(linen.Dense(1)(x)[..., 0], 1.0), x[:, 0]
+
+    network = holder.build(Unit, EnvSpec(SPACE, Box(-1.0, 1.0, ())), KEY)
+    policy, _ = jax.jit(network.policy_and_value)(jnp.ones((2, 4, 3)))
+    assert policy.log_prob(jnp.zeros((2, 4))).shape == (2, 4)
 
 
 @pytest.mark.parametrize("maker", [linen_networks.Torso, linen_networks.listed, linen_networks.network])

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import errors, linen, nnx
 
 from shoal.base.errors import ShoalError
@@ -86,14 +88,26 @@ def _takes_key(maker: Callable) -> bool:
     return any(x.name == "key" or x.kind is x.VAR_KEYWORD for x in parameters)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Definition:
-    """A linen module as a part of a tree's structure: its fields may be lists, which have no hash."""
+    """A linen module as a part of a tree's structure: its fields may be lists and arrays, which have no hash."""
 
     module: linen.Module
 
     def __hash__(self) -> int:
         return hash(type(self.module))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Definition) and _are_equal(self.module, other.module)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if not (isinstance(one, linen.Module) and type(one) is type(other)):
+        return np.array_equal(one, other)
+    names = [x.name for x in dataclasses.fields(one) if x.name != "parent"]
+    fields, others = ({name: getattr(x, name) for name in names} for x in (one, other))
+    is_alike: bool = jax.tree.structure(fields) == jax.tree.structure(others)  # type: ignore[operator, assignment]
+    return is_alike and all(map(_are_equal, jax.tree.leaves(fields), jax.tree.leaves(others)))
 
 
 class LinenModule(nnx.Module):
@@ -132,11 +146,11 @@ class LinenModule(nnx.Module):
         flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(lead) :]), inputs)
         # What does not change with the batch, such as a deviation [n] of all its rows, has none of its axes.
         wider = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size + 1, *x.shape[1:]), x.dtype), flat)
-        others = jax.tree.leaves(jax.eval_shape(self._of_batch, *wider))
+        others = jax.eval_shape(lambda *given: jax.tree.leaves(self._of_batch(*given)), *wider)
         leaves, structure = jax.tree.flatten(self._of_batch(*flat))
 
         def unflatten(x: Array, y: Array) -> Array:
-            return x if x.shape == y.shape else x.reshape(*lead, *x.shape[1:])
+            return x if jnp.shape(x) == y.shape else x.reshape(*lead, *x.shape[1:])
 
         return jax.tree.unflatten(structure, map(unflatten, leaves, others))
 
