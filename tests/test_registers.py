@@ -157,3 +157,16 @@ def test_a_process_finds_what_the_modules_register_that_it_is_told(tmp_path):
         "'SHOAL_REGISTER=no_parts' cannot be imported: there is no module 'no_parts'"
         in run("no_parts").stderr
     )
+
+
+def test_a_module_that_failed_is_imported_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SHOAL_REGISTER", "failing_parts")
+    (tmp_path / "failing_parts.py").write_text(
+        "import shoal\nshoal.register_torso('late', 'nets:Torso')\nraise ValueError\n"
+    )
+    for _ in range(2):
+        with pytest.raises(shoal.ShoalError, match="SHOAL_REGISTER=failing_parts"):
+            registers.target_of("torso", "late")
+    (tmp_path / "failing_parts.py").write_text("import shoal\nshoal.register_torso('late', 'nets:Torso')\n")
+    assert registers.target_of("torso", "late") == "nets:Torso"

@@ -113,4 +113,12 @@ def import_modules(known: bool) -> None:
 def _import_once(module: str, subject: str) -> None:
     if module not in _imported:
         _imported.add(module)
-        import_module(module, subject)
+        before = {kind: dict(names) for kind, names in _targets.items()}
+        try:
+            import_module(module, subject)
+        except BaseException:
+            # The next look-up imports it again, corrected or not.
+            _imported.discard(module)
+            _targets.clear()
+            _targets.update(before)
+            raise
