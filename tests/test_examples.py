@@ -129,6 +129,7 @@ def test_it_learns_as_the_preset_does(example):
     assert float(jnp.sort(returns)[2:].min()) > 475
 
 
+@pytest.mark.full
 def test_an_exported_policy_plays_in_gymnasium_as_it_does_here(tmp_path, monkeypatch):
     """The same numbers by both runtimes; the description says all that they need."""
     pytest.importorskip("jax2onnx")

@@ -326,6 +326,7 @@ def test_a_wrapped_adapted_object_has_the_name_of_its_own_class():
         assert parameters.items() <= description.parameters.items()
 
 
+@pytest.mark.full
 def test_an_environment_of_jaxmarl_that_a_name_made_has_that_name():
     pytest.importorskip("jaxmarl")
     env = make("jaxmarl/MPE_simple_spread_v3", num_agents=2, team_return="sum")

@@ -92,6 +92,7 @@ def test_the_file_says_which_checkpoint_and_which_policy(run, tmp_path):
     assert "six months" in loaded.path.with_suffix(".md").read_text()
 
 
+@pytest.mark.full
 def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, monkeypatch):
     best = {"grid": {"learning_rate": [0.001, 0.1]}, "confirm_seeds": 0, "progress": False}
     shoal.sweep("CartPole-v1", seeds=3, run_dir=tmp_path / "search", hidden_sizes=(8,), **best, **SIZES)
@@ -103,6 +104,7 @@ def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, 
     assert said["interval_of_seeds"] == own["absolute"]["interval"] != summary["absolute"]["interval"]
 
 
+@pytest.mark.full
 def test_a_setting_that_was_stopped_early_says_its_own_steps(tmp_path):
     settings = {"grid": {"learning_rate": [0.001, 0.1]}, "halving": 2, "min_steps": 128, "confirm_seeds": 0}
     sizes = SIZES | {"total_steps": 512, "num_evals": 4}
@@ -346,6 +348,7 @@ class World:
 """
 
 
+@pytest.mark.full
 def test_a_run_whose_environment_is_gone_or_another_is_refused(tmp_path, monkeypatch, capsys):
     """The policy's shapes are those of its environment, so that none is exported without it, with --check or not."""
     monkeypatch.syspath_prepend(tmp_path)

@@ -271,6 +271,7 @@ def test_an_actor_and_a_critic_of_ones_own_are_shown_what_is_theirs_and_shoals_i
     )  # the actor is the same
 
 
+@pytest.mark.full
 def test_a_critic_of_ones_own_remembers_beside_an_actor_with_a_core():
     config = NetworkConfig(core="gru", core_size=4, critic_network=Averaging)
     memories = sequences.initial(config.build(SPEC, KEY), (2,))

@@ -159,6 +159,7 @@ def test_every_public_function_is_used():
     assert unused(PAGE.read_text()) == []
 
 
+@pytest.mark.full
 def test_without_the_page_some_are_not():
     """The reader sees what an example alone uses, and what nothing does."""
     missing = unused("")

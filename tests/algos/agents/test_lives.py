@@ -119,6 +119,7 @@ def test_no_return_passes_the_end_of_a_life(respawned):
                 np.testing.assert_allclose(target[t, :, agent], expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_running_return_begins_with_a_life():
     """The normaliser of rewards sees the discounted returns of lives: no entry has more steps than a life."""
 
@@ -137,6 +138,7 @@ def test_a_running_return_begins_with_a_life():
     np.testing.assert_allclose(largest(Respawning(forgets=False)), mean([np.arange(STEPS)] * 2), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_lives_are_counted_beside_the_worlds_episodes():
     sizes = {"num_envs": NUM_ENVS, "num_steps": NUM_STEPS, "num_updates": 2}
     train = shoal.make_train(Respawning(), CONFIG, num_minibatches=1, **sizes)

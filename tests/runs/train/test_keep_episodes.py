@@ -93,6 +93,7 @@ def test_evaluations_after_the_checkpoint_are_made_again(tmp_path):
     assert (tmp_path / EVALUATIONS).read_bytes() == whole
 
 
+@pytest.mark.full
 def test_a_resumed_run_may_begin_and_end_to_keep_them(tmp_path):
     world, config = ActionReward(), BanditConfig()
     train(tmp_path, world, config, keep_episodes=False)

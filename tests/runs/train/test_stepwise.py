@@ -274,6 +274,7 @@ def test_a_loop_of_ones_own_makes_the_rollout_of_a_run(name):
 # ---- the callback
 
 
+@pytest.mark.full
 def test_a_callback_receives_each_evaluation_of_each_member():
     """As it is called, under jit, vmap and two of them, in NumPy; what is learned stays the same."""
     settings = {"num_evals": 3, "keep_episodes": True}
@@ -315,6 +316,7 @@ def fails(evaluation):
         raise ValueError("a mistake of mine")
 
 
+@pytest.mark.full
 def test_what_a_callback_raises_is_one_error_with_the_users_line(caplog):
     trainer = trainer_of("own algorithm", num_evals=3, on_evaluation=fails)
     sentence = r"^fails failed in .*test_stepwise.py, line \d+: ValueError: a mistake of mine"
