@@ -284,6 +284,18 @@ REFUSED = {
         {},
         r"log-probabilities of float32\[3, 2, 2\]; it must return float32\[3, 2\]",
     ),
+    "choices": (
+        lambda x, s, m: tfd.Categorical(probs=jnp.ones((*x.shape[:-1], 5)) / 5),
+        DISCRETE,
+        {},
+        "a distribution over 5 choices; it must return one over",
+    ),
+    "choices of parts": (
+        lambda x, s, m: distrax.Independent(distrax.Categorical(logits=jnp.zeros((*x.shape[:-1], 2, 3))), 1),
+        EnvSpec(OBSERVATION, MultiDiscrete((2, 2))),
+        {},
+        "a distribution over 3 and 3 choices; it must return one over 2 and 2",
+    ),
 }
 
 

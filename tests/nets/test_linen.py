@@ -193,7 +193,8 @@ def test_logits_of_several_choices():
         (Noisy, "draws random numbers in its call; .*flax.nnx"),
         (Image, r"gives float32\[1, 3, 1\] .* it must give features, an array \[B, num_features\]"),
         (linen_networks.gaussian, "AttributeError"),
-        (lambda space: Width, "unexpected keyword argument 'key'"),
+        (lambda space: Width, "returns a type; it must return a module of flax.linen, or take `key=` too"),
+        (lambda space: linen.Module(), "the linen module Module cannot be called"),
     ],
 )
 def test_what_cannot_be_a_torso(maker, message):
@@ -216,6 +217,11 @@ def test_what_cannot_be_a_torso(maker, message):
             "is one call for actor and critic, .* choose linen modules as encoder",
         ),
         (Mean, SPEC._replace(critic_only=("x",)), "is one call for actor and critic"),
+        (
+            functools.partial(linen_networks.ActorCritic, 3),
+            SPEC,
+            r"^ActorCritic.__call__ \(.*linen_networks.py, line \d+\) returns a distribution over 3 choices",
+        ),
     ],
 )
 def test_what_cannot_be_a_network(maker, spec, message):

@@ -122,6 +122,14 @@ class WrongAction(Good):
         return Normal(self.actor_mlp(observation), jnp.ones(()))
 
 
+class MoreChoices(Good):
+    """A choice more than there are actions, whose samples are integers all the same."""
+
+    def policy(self, observation, action_mask=None):
+        logits = self.actor_mlp(observation)
+        return Categorical(jnp.concatenate([logits, logits[..., :1]], -1))
+
+
 class KeyedLayer(nnx.Module):
     """A layer whose noise only a key of its call draws."""
 
@@ -205,6 +213,7 @@ OF_POLICIES = {
     UnsummedPolicy: r"returns log-probabilities of float32\[3, 2, 1\]; it must return float32\[3, 2\]",
     NumbersAsPolicy: r"returns float32\[3, 2, 2\] without the method 'sample'; it must return a distribution",
     WrongAction: r"returns a distribution of actions of float32\[3, 2, 2\]; it must return an array \[3, 2\]",
+    MoreChoices: r"returns a distribution over 3 choices; it must return one over 2, as Discrete\(n=2\) has",
 }
 CASES = [(x, kind) for x in BROKEN for kind in (False, True)] + [(x, False) for x in OF_POLICIES]
 

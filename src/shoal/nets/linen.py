@@ -29,7 +29,7 @@ from shoal.nets.heads import head_for
 from shoal.nets.output_check import zero_batch
 from shoal.ops.distributions import Categorical, MultiCategorical, masked
 from shoal.types import Array, EnvSpec, PyTree
-from shoal.types.contract import described
+from shoal.types.contract import described, refuse
 from shoal.types.spaces import Box, Space
 
 _STATE = "Shoal holds the parameters of a linen module alone: write it with flax.nnx"
@@ -71,10 +71,16 @@ def build(maker: Callable[..., PyTree], of_whom: Any, key: Array, *, is_part: bo
       of_whom: the spec of a network, of an actor or of a critic, or the space of a torso.
       is_part: whether of a spec an actor or a critic is made.
     """
-    if is_linen(maker):
+    if is_linen(maker) or is_linen(getattr(maker, "func", None)):  # of a functools.partial
         made = maker()
-    elif _takes_key(maker) or not isinstance(made := maker(of_whom), linen.Module):
+    elif _takes_key(maker):
         made = maker(of_whom, key=key)
+    else:
+        made = maker(of_whom)
+        if not isinstance(made, linen.Module):
+            refuse(
+                maker, described(made), "a module of flax.linen, or take `key=` too and return an nnx.Module"
+            )
     if not isinstance(made, linen.Module):
         return made
     is_torso = not isinstance(of_whom, EnvSpec)
@@ -120,6 +126,8 @@ class LinenModule(nnx.Module):
     def __init__(self, module: linen.Module, space: Space, key: Array):
         self.definition, self.name = Definition(module), f"the linen module {type(module).__name__}"
         self.num_axes = jax.tree.leaves(zero_batch(space, ()))[0].ndim  # of one observation's first entry
+        if not callable(module):
+            raise ShoalError(f"{self.name} cannot be called; it needs __call__(observation).")
         asked = inspect.signature(module.__call__)
         self.takes_mask = "action_mask" in asked.parameters
         masks: dict[str, Any] = {"action_mask": None} if self.takes_mask else {}
@@ -134,6 +142,11 @@ class LinenModule(nnx.Module):
         if collections := sorted(variables.keys() - {"params"}):
             raise ShoalError(f"{self.name} keeps {', '.join(collections)} beside its parameters; {_STATE}.")
         self.params = nnx.data(jax.tree.map(nnx.Param, linen.meta.unbox(variables.get("params", {}))))
+
+    @property
+    def users_function(self) -> Callable:
+        """The function whose results the methods return, which sentences name."""
+        return type(self.definition.module).__call__
 
     def compute(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return the module's output for observations with leading axes [...], which its arrays have too."""

@@ -57,6 +57,26 @@ def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, 
     require_array(method, action, (*lead, *own), "", what="a distribution of actions")
     why = "one for each action"
     require_array(method, output.log_prob(action), lead, what="log-probabilities", why=why)
+    counts = () if isinstance(space, Box) else getattr(space, "nvec", None) or (space.n,)  # type: ignore[union-attr]
+    if (found := _numbers_of_choices(output, len(counts)) or counts) != counts:
+        form = "{} choices".format(" and ".join(map(str, found)))
+        refuse(
+            method,
+            f"a distribution over {form}",
+            f"one over {' and '.join(map(str, counts))}, as {space} has",
+        )
+
+
+def _numbers_of_choices(distribution: Any, count: int) -> tuple[int, ...]:
+    """Return the number of choices of each of `count` discrete actions; empty where it cannot be told by logits."""
+    inner = getattr(
+        distribution, "distribution", distribution
+    )  # of another package, perhaps independent actions
+    inner = getattr(inner, "distribution", inner)
+    logits = [getattr(inner, name, None) for name in ("logits", "probs")]
+    logits = next((x for x in logits if x is not None), None)
+    parts = logits if isinstance(logits, tuple) else (logits,) * count
+    return tuple(x.shape[-1] for x in parts if hasattr(x, "shape"))
 
 
 def check_value(method: Callable, output: Value, lead: tuple[int, ...]) -> None:

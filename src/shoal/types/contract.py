@@ -26,6 +26,8 @@ def named(function: object, name: str = "") -> str:
     """
     while isinstance(function, functools.partial):
         function = function.func
+    # A method of Shoal's that calls a user's function, such as the holder's of a linen module, says which.
+    function = getattr(getattr(function, "__self__", None), "users_function", function)
     # What jax.jit and functools.wraps return has the user's function within.
     function = inspect.unwrap(cast(Callable[..., object], function))
     if not hasattr(function, "__code__") and not inspect.isclass(function):
