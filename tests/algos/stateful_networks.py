@@ -77,6 +77,24 @@ class NoKeys(Normalised):
         self.critic.dropout = nnx.Dropout(0.5)
 
 
+class HeldKeys(Both):
+    """Holds what its layers draw their keys from, and gives it to one of them."""
+
+    def __init__(self, spec, *, key):
+        super().__init__(spec, key=key)
+        self.rngs, self.dropout = nnx.Rngs(key), nnx.Dropout(0.5)
+
+    def value(self, observation):
+        return super().value(self.dropout(observation, rngs=self.rngs))
+
+
+class DrawsAlways(HeldKeys):
+    """Draws in the mode eval too."""
+
+    def value(self, observation):
+        return super().value(observation) + self.rngs.normal(observation.shape[:-1])
+
+
 class BatchAlways(Normalised):
     """Normalises by the batch in the mode eval too."""
 

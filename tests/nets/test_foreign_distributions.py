@@ -260,6 +260,10 @@ def in_units_of_the_space(x, scale, mask):
     return distrax.Transformed(distrax.Normal(x, scale), chain)
 
 
+def squashed_to_half(x, scale, mask):
+    return distrax.Transformed(distrax.Normal(x, scale), distrax.Sigmoid())
+
+
 def mixture(x, scale, mask):
     parts = tfd.MultivariateNormalDiag(jnp.stack([x, -x], -2), scale)
     return tfd.MixtureSameFamily(tfd.Categorical(logits=jnp.zeros((*x.shape[:-1], 2))), parts)
@@ -272,7 +276,14 @@ def without_kl(x, scale, mask):
 REFUSED = {
     "log_prob": (lambda x, s, m: WithoutLogProb(), DISCRETE, {}, "without the method 'log_prob'"),
     "learned": (learned_bijector, CONTINUOUS, {}, "whose bijector depends on the network"),
-    "scaled": (in_units_of_the_space, CONTINUOUS, {}, "reach 2; choose action_scaling='clip'"),
+    "scaled": (in_units_of_the_space, CONTINUOUS, {}, r"are in \[-2, 2\]; choose action_scaling='clip'"),
+    "half": (squashed_to_half, CONTINUOUS, {}, r"are in \[0, 1\]; choose action_scaling='clip'"),
+    "float": (
+        lambda x, s, m: tfd.Categorical(logits=x, dtype=jnp.float32),
+        DISCRETE,
+        {},
+        r"a distribution of actions of float32\[3, 2\]; it must return int32\[3, 2\]",
+    ),
     "mode": (mixture, CONTINUOUS, {}, "MixtureSameFamily whose mode is not implemented"),
     "beta": (FOREIGN["beta-tfp"], CONTINUOUS, {"action_scaling": "clip"}, "choose action_scaling='rescale'"),
     "kl": (without_kl, CONTINUOUS, {"surrogate": "penalty"}, "needs a KL divergence"),

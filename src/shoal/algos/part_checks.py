@@ -142,12 +142,16 @@ def check_users_distribution(config: "PPOConfig", spec: EnvSpec) -> None:
             f"the policy is {who} whose bijector depends on the network, and actions are remembered as they are "
             "before it; the bijector must be fixed: give what the network computes to the base distribution."
         )
-    reach = max((float(jnp.max(jnp.abs(x))) for x in values), default=0.0)
-    if isinstance(space, Box) and config.action_scaling == "rescale" and 1.001 < reach < 1e3:
-        raise ShoalError(
-            f"action_scaling='rescale' takes samples in [-1, 1], and those of the policy, {who}, reach {reach:g}; "
-            "choose action_scaling='clip', or leave their scale out of the bijector."
-        )
+    if isinstance(space, Box) and config.action_scaling == "rescale" and values:
+        lows, highs = jnp.minimum(*values), jnp.maximum(*values)
+        reaches_all = bool(jnp.all(lows <= -0.999) & jnp.all(highs >= 0.999))
+        low, high = float(jnp.min(lows)), float(jnp.max(highs))
+        # Beyond 1,000 there are no bounds.
+        if not reaches_all or 1.001 < max(-low, high) < 1e3:
+            raise ShoalError(
+                f"action_scaling='rescale' takes samples in [-1, 1], and those of the policy, {who}, are in "
+                f"[{low:g}, {high:g}]; choose action_scaling='clip', or leave their scale out of the bijector."
+            )
 
 
 def _check_settings_of_foreign(config: "PPOConfig", distribution: Foreign) -> None:

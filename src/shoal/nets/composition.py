@@ -29,7 +29,7 @@ class Composable(Protocol):
 
 def is_noisy(module: object) -> bool:
     """Report whether a module takes a key for its noise."""
-    return bool(getattr(module, "noisy", False))
+    return getattr(module, "noisy", False) is True  # an `nnx.Rngs` has attributes of all names
 
 
 def apply_module(module: Composable, x: PyTree, *rest: PyTree, key: Array | None) -> PyTree:

@@ -193,7 +193,7 @@ class LinenTorso(LinenModule):
         super().__init__(module, space, key)
         features = jax.eval_shape(self.compute, zero_batch(space, (1,)))
         if getattr(features, "ndim", 0) != 2:
-            right = "as a torso it must give features, an array [B, num_features]"
+            right = "a torso gives features, an array [B, num_features], and a head is no linen module"
             raise ShoalError(f"{self.name} gives {described(features)} for one observation; {right}.")
         self.num_features = features.shape[-1]
 

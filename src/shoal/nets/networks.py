@@ -185,23 +185,34 @@ def has_state(network: NetworkSettings, spec: EnvSpec) -> bool:
 
 def _has_code_of_user(settings_of_part: object) -> bool:
     is_own = type(settings_of_part).__module__.partition(".")[0] == "shoal"
-    if not is_own or isinstance(settings_of_part, ClassOfNetworks | PartClass):
-        return True
-    parts = [getattr(settings_of_part, x.name) for x in dataclasses.fields(settings_of_part)]  # type: ignore[arg-type]
-    return any(_has_code_of_user(x) for x in parts if settings.is_nested(x))
+    is_class = isinstance(settings_of_part, ClassOfNetworks | PartClass)
+    return not is_own or is_class or bool(_users_parts(settings_of_part))
 
 
-def require_stateless(network: NetworkSettings, spec: EnvSpec, name: object) -> None:
-    """Require that a network has no state.
+def _users_parts(settings_of_part: object) -> dict[str, object]:
+    """Return the settings that hold parts of a user's own, by name."""
+    parts = {x.name: getattr(settings_of_part, x.name) for x in dataclasses.fields(settings_of_part)}  # type: ignore[arg-type]
+    return {name: x for name, x in parts.items() if settings.is_nested(x) and _has_code_of_user(x)}
+
+
+def require_stateless(
+    network: NetworkSettings, spec: EnvSpec, name: object, *, may_have_state: bool = False
+) -> None:
+    """Require that a network has no state, or, of an algorithm that trains networks with state, state or a memory.
 
     Raises:
-      ShoalError: it has; names the algorithms that can train it.
+      ShoalError: it has; names the user's parts, and the algorithms that can train them.
     """
-    if has_state(network, spec):
-        raise ShoalError(
-            f"network={name!r} has state (nnx.BatchStat or nnx.Rngs, as nnx.BatchNorm and nnx.Dropout have), which "
-            "ppo, a2c, reinforce, mappo and pqn train, in networks without memory; choose one of these."
-        )
+    if (may_have_state and not has_memory(network)) or not has_state(network, spec):
+        return
+    own = {x: torso_choice.name_of(part) for x, part in _users_parts(network).items()} or {"network": name}
+    why = "ppo, a2c, reinforce, mappo and pqn train, in networks without memory; choose one of these"
+    if may_have_state:
+        why = "a network with memory cannot have; choose parts without state, or no memory"
+    names = ", ".join(f"{x}={(y if isinstance(y, str) else import_name(y))!r}" for x, y in own.items())
+    raise ShoalError(
+        f"{names} has state (nnx.BatchStat or nnx.Rngs, as nnx.BatchNorm and nnx.Dropout have), which {why}."
+    )
 
 
 def check_settings(network: NetworkSettings) -> None:
@@ -240,8 +251,7 @@ def check(network: NetworkSettings, spec: EnvSpec, *, may_have_state: bool = Fal
         check_network(network.imported(), spec)
     elif type(network) not in OWN.values():
         check_network(Builder(network), spec)
-    if not may_have_state or has_memory(network):
-        require_stateless(network, spec, name_of(network))
+    require_stateless(network, spec, name_of(network), may_have_state=may_have_state)
 
 
 def rescale_value_layer(network: PyTree, old: RunningMoments, new: RunningMoments) -> PyTree:

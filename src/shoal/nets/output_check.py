@@ -54,7 +54,9 @@ def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, 
     action, space = output.sample(jax.random.key(0)), spec.action_space
     # A policy's actions of a Box are flat.
     own = (math.prod(space.shape),) if isinstance(space, Box) else space.shape  # type: ignore[union-attr]
-    require_array(method, action, (*lead, *own), "", what="a distribution of actions")
+    is_integer = jnp.issubdtype(getattr(action, "dtype", jnp.int32), jnp.integer)
+    dtype = "" if is_integer or isinstance(space, Box) else "int32"
+    require_array(method, action, (*lead, *own), dtype, what="a distribution of actions")
     why = "one for each action"
     require_array(method, output.log_prob(action), lead, what="log-probabilities", why=why)
     counts = () if isinstance(space, Box) else getattr(space, "nvec", None) or (space.n,)  # type: ignore[union-attr]

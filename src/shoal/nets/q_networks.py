@@ -250,5 +250,4 @@ def check(network: NetworkSettings, spec: EnvSpec, *, may_have_state: bool = Fal
         check_head("q_head", network.q_head, spec, network.values)
     else:
         check_network(Builder(network), spec, of_action_values=True)
-    if not may_have_state or networks.has_memory(network):
-        networks.require_stateless(network, spec, name_of(network))
+    networks.require_stateless(network, spec, name_of(network), may_have_state=may_have_state)

@@ -29,6 +29,10 @@ class KeySlot:
     variable: type[nnx.RngState]
     tag: str
 
+    def __getattr__(self, name: str) -> Any:
+        why = "no random numbers are drawn in acting, evaluation and the mode eval; draw none where `deterministic`"
+        raise AttributeError(f"{why} is true" if not name.startswith("__") else name)
+
     def filled(self, key: Array) -> nnx.RngState:
         """Return the variable with a key that was not drawn from."""
         is_key = issubclass(self.variable, nnx.RngKey)
