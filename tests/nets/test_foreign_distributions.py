@@ -278,6 +278,12 @@ REFUSED = {
     "learned": (learned_bijector, CONTINUOUS, {}, "whose bijector depends on the network"),
     "scaled": (in_units_of_the_space, CONTINUOUS, {}, r"are in \[-2, 2\]; choose action_scaling='clip'"),
     "half": (squashed_to_half, CONTINUOUS, {}, r"are in \[0, 1\]; choose action_scaling='clip'"),
+    "joint": (
+        lambda x, s, m: distrax.Joint((distrax.Categorical(logits=x), distrax.Categorical(logits=x))),
+        EnvSpec(OBSERVATION, MultiDiscrete((2, 2))),
+        {},
+        "a distribution of actions of 2 values; it must return",
+    ),
     "float": (
         lambda x, s, m: tfd.Categorical(logits=x, dtype=jnp.float32),
         DISCRETE,

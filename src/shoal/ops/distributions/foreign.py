@@ -181,8 +181,9 @@ def _entropy(distribution: Any) -> Array | None:
 
 
 def _numbers(x: Array) -> Array:
-    """Convert integers of any width to int32, as actions are."""
-    return x.astype(jnp.int32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    """Convert integers of any width to int32, as actions are; several samples, of a joint distribution, stay."""
+    is_integer = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.integer)
+    return x.astype(jnp.int32) if is_integer else x
 
 
 def _summed(distribution: Any, terms: Array, x: Array) -> Array:
