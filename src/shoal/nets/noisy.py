@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from shoal.nets.composition import is_noisy
 from shoal.nets.mlp import MLP
 from shoal.types import PyTree
 
@@ -117,7 +116,7 @@ def has_noise(network: PyTree) -> bool:
 
 
 def _samples_noise(module: object) -> bool:
-    return is_noisy(module) and hasattr(module, "sample")
+    return getattr(module, "noisy", False) is True and hasattr(module, "sample")
 
 
 def factorised_noise(key: Array, shape: tuple[int, int]) -> tuple[Array, Array]:

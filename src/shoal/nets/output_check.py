@@ -75,7 +75,7 @@ def _numbers_of_choices(distribution: Any, count: int) -> tuple[int, ...]:
         distribution, "distribution", distribution
     )  # of another package, perhaps independent actions
     inner = getattr(inner, "distribution", inner)
-    logits = getattr(inner, "logits", None)
+    logits: Any = getattr(inner, "logits", None)
     logits = getattr(inner, "probs", None) if logits is None else logits
     parts = logits if isinstance(logits, tuple) else (logits,) * count
     return tuple(x.shape[-1] for x in parts if hasattr(x, "shape"))
