@@ -180,7 +180,9 @@ def folder(monkeypatch, tmp_path, undrawn):
     monkeypatch.setattr(compiled_trainer, "program_settings", few_episodes)
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     if importlib.util.find_spec("six"):
-        importlib.import_module("six.moves")  # adds an importer, which is not to be forgotten with those of the page
+        importlib.import_module(
+            "six.moves"
+        )  # adds an importer, which is not to be forgotten with those of the page
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -298,7 +300,9 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
     assert not failures, "\n\n".join(failures)
 
 
-@pytest.mark.filterwarnings("ignore:jax.core.pytype_aval_mappings:DeprecationWarning")  # tensorflow-probability's
+@pytest.mark.filterwarnings(
+    "ignore:jax.core.pytype_aval_mappings:DeprecationWarning"
+)  # tensorflow-probability's
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.quick("accelerators", "design", "ops", "spaces")
 @pytest.mark.rare("agents", "command-line", "durability", "grid", "jaxmarl", "loggers", "memory", "networks")

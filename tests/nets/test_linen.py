@@ -105,6 +105,23 @@ def test_a_module_may_have_arrays_among_its_fields():
     assert one == same != other
 
 
+def test_modules_are_equal_where_the_functions_among_their_fields_are():
+    """A maker makes other initialisers each time, and a partial and a lambda."""
+
+    def dense(scale, power):
+        init, act = (
+            linen.initializers.orthogonal(scale),
+            functools.partial(linen.leaky_relu, negative_slope=scale),
+        )
+        return linen.Sequential([linen.Dense(2, kernel_init=init), act, lambda x: x**power])
+
+    check_torso(lambda space: dense(0.01, 2), SPACE)
+    numbers = [(0.01, 2), (0.01, 2), (0.02, 2), (0.01, 3)]
+    built = [holder.build(lambda space, n=n: dense(*n), SPACE, KEY) for n in numbers]
+    one, same, *others = map(jax.tree.structure, built)
+    assert one == same and one not in others
+
+
 def test_a_distribution_may_have_plain_numbers():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it imports
@@ -191,9 +208,14 @@ def test_logits_of_several_choices():
         (Dropped, "has Dropout, .*write it with flax.nnx"),
         (Mode, r"takes \(x, train\), .* alone; .*flax.nnx"),
         (Noisy, "draws random numbers in its call; .*flax.nnx"),
-        (Image, r"gives float32\[1, 3, 1\] .* it must give features, an array \[B, num_features\]"),
+        (Image, r"gives float32\[1, 3, 1\] .*; a torso gives features, an array \[B, num_features\]"),
         (linen_networks.gaussian, "AttributeError"),
         (lambda space: Width, "returns a type; it must return a module of flax.linen, or take `key=` too"),
+        (
+            lambda space: linen.Sequential([linen.Conv(8, (3, 3))]),
+            r"^the linen module Sequential fails with a batch float32\[1, 3\]: ",
+        ),
+        (lambda space: linen.Sequential([linen.BatchNorm()]), "use_running_average.*write it with flax.nnx"),
         (lambda space: linen.Module(), "the linen module Module cannot be called"),
     ],
 )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.base.errors import nearest
+from shoal.base.errors import ShoalError, nearest
 from shoal.base.imports import import_name
 from shoal.config.arguments import short_repr
 
@@ -161,9 +161,18 @@ def refusal(value: object, declared: object, example: object = None) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Convert a setting's value to JSON; a class or a function to its import name."""
+    """Convert a setting's value to JSON; a class or a function to its import name.
+
+    Raises:
+      ShoalError: it is made within a function, or a lambda, and no name finds it when the run is loaded.
+    """
     if isinstance(value, tuple):
         return [json_value(part) for part in value]
     if callable(value):
-        return import_name(value)
+        name = import_name(value)
+        if "<" in name:
+            raise ShoalError(
+                f"{name!r} cannot be imported by that name when the run is loaded; define it at the top of a module."
+            )
+        return name
     return float(value) if hasattr(value, "dtype") else value

@@ -14,8 +14,10 @@ others.)
 """
 
 import dataclasses
+import functools
 import inspect
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,7 @@ import numpy as np
 from flax import errors, linen, nnx
 
 from shoal.base.errors import ShoalError
+from shoal.base.user_errors import describe_error, user_frames
 from shoal.nets.heads import head_for
 from shoal.nets.output_check import zero_batch
 from shoal.ops.distributions import Categorical, MultiCategorical, masked
@@ -108,12 +111,29 @@ class Definition:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    if not (isinstance(one, linen.Module) and type(one) is type(other)):
+    if one is other:
+        return True
+    parts = _parts(one)
+    if parts is None or type(one) is not type(other):
         return np.array_equal(one, other)
-    names = [x.name for x in dataclasses.fields(one) if x.name != "parent"]
-    fields, others = ({name: getattr(x, name) for name in names} for x in (one, other))
-    is_alike: bool = jax.tree.structure(fields) == jax.tree.structure(others)  # type: ignore[operator, assignment]
-    return is_alike and all(map(_are_equal, jax.tree.leaves(fields), jax.tree.leaves(others)))
+    leaves, structure = jax.tree.flatten(parts)
+    others, other_structure = jax.tree.flatten(_parts(other))
+    is_alike: bool = structure == other_structure  # type: ignore[operator, assignment]
+    return is_alike and all(map(_are_equal, leaves, others))
+
+
+def _parts(x: Any) -> Any:
+    """Return what makes a module equal to another, or a function, such as an initialiser; None of other things."""
+    if isinstance(x, linen.Module):
+        return {
+            field.name: getattr(x, field.name) for field in dataclasses.fields(x) if field.name != "parent"
+        }
+    if isinstance(x, functools.partial):
+        return x.func, x.args, x.keywords
+    if isinstance(x, types.FunctionType):
+        enclosed = [cell.cell_contents for cell in x.__closure__ or ()]
+        return x.__code__, x.__defaults__, x.__kwdefaults__, enclosed
+    return None
 
 
 class LinenModule(nnx.Module):
@@ -137,8 +157,19 @@ class LinenModule(nnx.Module):
             why = _STATE if any(f"'{x}'" in str(error) for x in _MODES) else _MEMORY
             names = ", ".join(asked.parameters)
             raise ShoalError(f"{self.name} takes ({names}), not an observation alone; {why}.") from None
-        with linen.intercept_methods(self._refuse_state):
-            variables = module.init(key, zero_batch(space, (1,)), **masks)
+        first = zero_batch(space, (1,))
+        try:
+            with linen.intercept_methods(self._refuse_state):
+                variables = module.init(key, first, **masks)
+        except Exception as error:
+            if isinstance(error, ShoalError) or user_frames(error):
+                raise
+            # Of flax's own modules alone, as `linen.Sequential`.
+            why = f"; {_STATE}" if any(x in str(error) for x in _MODES) else ""
+            shown = described(first)
+            raise ShoalError(
+                f"{self.name} fails with a batch {shown}: {describe_error(error)}{why}."
+            ) from error
         if collections := sorted(variables.keys() - {"params"}):
             raise ShoalError(f"{self.name} keeps {', '.join(collections)} beside its parameters; {_STATE}.")
         self.params = nnx.data(jax.tree.map(nnx.Param, linen.meta.unbox(variables.get("params", {}))))
