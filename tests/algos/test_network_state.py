@@ -20,6 +20,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct
 from shoal.config.settings import with_settings
 from shoal.nets import stateful
+from shoal.nets.noisy import has_noise
 from shoal.runs.plan.decide import decide
 from shoal.runs.plan.experiment import resolve
 from shoal.types import Clock, Keys, spec_of
@@ -279,6 +280,11 @@ def test_what_cannot_work_is_said_before_anything_compiles(settings, message):
 
     with pytest.raises(ShoalError if "`" not in message else ValueError, match=message):
         validate()
+
+
+def test_a_network_may_hold_its_streams_of_keys():
+    """`nnx.Rngs` has a stream of any name, `noisy` and `sample` too."""
+    assert not has_noise(stateful_networks.HeldKeys(SPEC, key=jax.random.key(0)))
 
 
 @pytest.mark.full

@@ -241,11 +241,13 @@ class LinenNetwork(LinenModule):
     """
 
     def __init__(self, module: linen.Module, spec: EnvSpec, key: Array, *, is_part: bool):
-        self.space, self.is_part = spec.action_space, is_part
-        super().__init__(module, spec.observation_space, key)
         if spec.critic_only or spec.actor_only or spec.num_agents > 1:
             why = "is one call for actor and critic, which are shown different things here, or all agents"
-            raise ShoalError(f"{self.name} {why}; choose linen modules as encoder.")
+            raise ShoalError(
+                f"the linen module {type(module).__name__} {why}; choose linen modules as encoder."
+            )
+        self.space, self.is_part = spec.action_space, is_part
+        super().__init__(module, spec.observation_space, key)
 
     def policy(self, observation: PyTree, action_mask: Array | None = None) -> PyTree:
         """Return a distribution with batch axes [...]; logits are masked, and distributions that Shoal knows."""
@@ -281,5 +283,7 @@ class LinenNetwork(LinenModule):
             return policy
         if isinstance(policy, Categorical | MultiCategorical):
             return masked(policy, mask)  # type: ignore[type-var, arg-type]
-        right = "a policy must be a distribution, of discrete actions logits where the call does not take action_mask"
+        right = "a policy must be a distribution, of discrete actions perhaps logits"
+        if mask is not None:
+            right = "some are illegal, so its call must take action_mask and apply it, or give logits"
         raise ShoalError(f"{self.name} gives {described(policy)} for actions in {self.space}; {right}.")
