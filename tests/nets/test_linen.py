@@ -267,7 +267,7 @@ def test_a_mask_that_cannot_be_applied_is_named():
 
     jax.tree_util.register_pytree_node(Own, lambda x: ((), ()), lambda *_: Own())
     network = holder.build(module(lambda self, x: (Own(), linen.Dense(1)(x)[:, 0])), SPEC, KEY)
-    with pytest.raises(ShoalError, match=r"gives an Own .* its call must take action_mask and apply it"):
+    with pytest.raises(ShoalError, match=r"gives a Own .* its call must take action_mask and apply it"):
         network.policy(jnp.ones((2, 3)), jnp.ones((2, 2), bool))
 
 
