@@ -50,6 +50,7 @@ def public(module: str) -> dict[str, Any]:
         if not name.startswith("_")
         and (inspect.isfunction(value) or inspect.isclass(value))
         and value.__module__.startswith(f"shoal.ops.{module}")
+        and value.__module__ != distributions.Foreign.__module__  # whose numbers another package computes
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from flax import linen
 
@@ -19,6 +20,15 @@ class Torso(linen.Module):
         for size in self.features:
             x = jnp.tanh(linen.Dense(size)(x))
         return x
+
+
+class OfAll(Torso):
+    """Of all entries of what it is shown, such as a critic's observations and state."""
+
+    @linen.compact
+    def __call__(self, x):
+        leaves = jax.tree.leaves(x)
+        return super().__call__(jnp.concatenate([y.reshape(y.shape[0], -1) for y in leaves], axis=-1))
 
 
 class ActorCritic(linen.Module):

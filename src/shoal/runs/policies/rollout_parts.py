@@ -112,7 +112,7 @@ class PartsWriter:
           ShoalError: the disk has too little space for the steps that are to come.
         """
         self.first_rows = {
-            name: np.array(x) for name, x in start.items()
+            name: np.array(x) for name, x in struct.named_leaves(start).items()
         }  # copies, since the states are donated
         self.num_steps, self.made_before = num_steps, self.index["parts"]
         self.part_steps = steps_per_call * max(1, PART_BYTES // (row_bytes * steps_per_call))
