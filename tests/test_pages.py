@@ -305,7 +305,10 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
 )  # tensorflow-probability's
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.quick("accelerators", "design", "ops", "spaces")
-@pytest.mark.rare("agents", "command-line", "durability", "grid", "jaxmarl", "loggers", "memory", "networks")
+@pytest.mark.rare(
+    "agents", "command-line", "compare", "durability", "extending", "grid", "jaxmarl", "loggers", "memory"
+)
+@pytest.mark.rare("networks", "off_policy", "report")
 @pytest.mark.rare("particles", "pbt", "ppo", "pure_training", "python", "recipes", "sweeps", "tuning")
 def test_what_a_page_shows_is_what_happens(page, run):
     run(page, steps(page))

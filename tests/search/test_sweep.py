@@ -213,7 +213,7 @@ def test_what_failed_is_named_and_what_failed_again_is_not_the_best(tmp_path):
     assert "0 a=1   failed: seeds 0, 1" in text and "there is no best setting" in text
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_sweep_of_which_every_member_fails_ends_with_their_names(tmp_path, capsys):
     """Its directory is whole; the command line makes exit code 2 of the error."""
     searched = sweep(tmp_path / "sweep", grid={"baseline_rate": [3e38, 2e38]}, confirm_seeds=1)

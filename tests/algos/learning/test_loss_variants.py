@@ -83,6 +83,7 @@ CASES = {
 
 @pytest.mark.full
 @pytest.mark.quick("apart", "one memory")
+@pytest.mark.rare("minibatch", "memory", "lamb")
 @pytest.mark.parametrize("name", CASES)
 def test_a_kl_stop_gives_the_bits_of_masked_steps(name, monkeypatch):
     """Where the actor has stopped its gradient is not computed; masked, it changes nothing either."""
@@ -95,6 +96,7 @@ def test_a_kl_stop_gives_the_bits_of_masked_steps(name, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.parametrize("settings", [{}, {"parameters": "agent"}], ids=["shared", "agent"])
+@pytest.mark.rare("agent")
 def test_sets_of_agents_stop_each_by_itself(settings, monkeypatch):
     env, config = envs.make("mpe/Spread-v0"), config_of(**settings)
     result = updates(config, env)

@@ -136,7 +136,7 @@ def dealer_of(population, programs, mapped_by, devices):
     return Dealer(programs.train, shapes, layout, factor=2)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_members_that_were_packed_are_put_back_without_a_second_population():
     population, programs = population_of("vmap")
     put = dealer_of(population, programs, "vmap", 1)._programs[3].result().put.memory_analysis()

@@ -171,7 +171,7 @@ def stored(path):
     return read()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_wandb_has_each_row_once_where_the_trainer_was_killed(tmp_path):
     path = tmp_path / "run"
     process = start(tmp_path, "wandb")

@@ -378,7 +378,7 @@ def test_what_cannot_be_continued_is_refused_in_a_sentence(interrupted, monkeypa
         in_parts(interrupted.parent / "new")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_killed_rollout_is_continued(tmp_path):
     words = ["CartPole-v1", "--envs", "64", "--steps", "1_000_000", "--parts", "parts", "--json"]
     command = [sys.executable, "-m", "shoal", "rollout", *words]

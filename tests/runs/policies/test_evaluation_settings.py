@@ -94,7 +94,7 @@ def test_variants_are_ranked_by_their_last_evaluation_where_the_best_have_none(t
         assert f"{rows[0]['label']}   IQM {rows[0]['final']['iqm']:.2f}" in text(run)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_score_of_an_unchanged_policy_is_the_same_at_each_evaluation(tmp_path):
     still = {"variants": {"still": {"step_size": 0.0}}, "num_evals": 4, "eval_mode": "sampled"}
     fixed = train(tmp_path / "fixed", Halves(bonus=0.5), eval_seed=11, **still)

@@ -71,6 +71,7 @@ CASES = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_evals", [0, 3])
+@pytest.mark.rare("0-recurrent")
 def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals):
     """The learner, metrics and evaluations; within a caller's program too, where numbers are constants."""
     environment, config = CASES[name]
