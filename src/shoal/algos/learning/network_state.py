@@ -27,7 +27,7 @@ class NetworkModeConfig:
 
 
 class NetworkState(NamedTuple):
-    """What a gradient step in the mode train reads and changes besides parameters."""
+    """Statistics and the key that a gradient step in the mode train reads and changes, besides parameters."""
 
     statistics: dict[str, Array]
     key: Array  # the next steps' keys are drawn from it
