@@ -78,6 +78,9 @@ CASES = {
 }
 
 
+QUICK = ("none-normal", "lstm-categorical", "agents")
+
+
 @pytest.mark.full
 def test_a_sequence_module_of_the_users_own_keeps_its_names(tmp_path, monkeypatch):
     """The one of docs/memory.md, whose memory is keys, values and whether they are of this episode."""
@@ -92,7 +95,8 @@ def test_a_sequence_module_of_the_users_own_keeps_its_names(tmp_path, monkeypatc
     assert list(program.inputs) == ["obs", "carry_0_in", "carry_1_in"]
 
 
-@pytest.mark.quick("none-normal", "lstm-categorical", "agents")
+@pytest.mark.quick(*QUICK)
+@pytest.mark.rare(*sorted(CASES.keys() - set(QUICK))[::2])
 @pytest.mark.parametrize("name", CASES)
 def test_the_file_is_the_same_policy(name):
     env, algorithm, settings = CASES[name]

@@ -164,6 +164,7 @@ def acted(config, spec, steps):
 @pytest.mark.parametrize("surrogate", ["clip", "penalty"])
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.quick("categorical-distrax-clip", "tanh-distrax-vector-penalty")
+@pytest.mark.rare(*(f"{name}-penalty" for name in FOREIGN if "independent" in name))
 def test_an_update_is_that_of_shoals_own_distribution(name, surrogate):
     own, spec, kind = OWN[name.split("-")[0]]
     config = config_of(own, kind, surrogate=surrogate)
