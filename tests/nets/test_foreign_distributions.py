@@ -333,13 +333,20 @@ def test_what_cannot_work_is_refused_in_one_sentence(case):
         (without_kl, CONTINUOUS, {}),
         (
             lambda x, s, m: distrax.Independent(
+                distrax.Categorical(logits=jnp.zeros((*x.shape[:-1], 2, 3)).at[..., 0, 2].set(-1e9)), 1
+            ),
+            EnvSpec(OBSERVATION, MultiDiscrete((2, 3))),
+            {},
+        ),
+        (
+            lambda x, s, m: distrax.Independent(
                 distrax.Categorical(logits=x.reshape(*x.shape[:-1], 2, 2)), 1
             ),
             EnvSpec(OBSERVATION, MultiDiscrete((2, 2))),
             {"surrogate": "penalty"},
         ),
     ],
-    ids=["scaled", "logistic", "parts"],
+    ids=["scaled", "logistic", "padded", "parts"],
 )
 @pytest.mark.quick("scaled")
 def test_what_can_work_passes(make, spec, settings):

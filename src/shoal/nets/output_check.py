@@ -60,25 +60,22 @@ def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, 
     why = "one for each action"
     require_array(method, output.log_prob(action), lead, what="log-probabilities", why=why)
     counts = () if isinstance(space, Box) else getattr(space, "nvec", None) or (space.n,)  # type: ignore[union-attr]
-    if (found := _numbers_of_choices(output, len(counts)) or counts) != counts:
-        form = "{} choices".format(" and ".join(map(str, found)))
-        refuse(
-            method,
-            f"a distribution over {form}",
-            f"one over {' and '.join(map(str, counts))}, as {space} has",
-        )
+    if counts and (found := _numbers_of_choices(output, counts)) != counts:
+        given, right = (" and ".join(map(str, x)) for x in (found, counts))
+        refuse(method, f"a distribution over {given} choices", f"one over {right}, as {space} has")
 
 
-def _numbers_of_choices(distribution: Any, count: int) -> tuple[int, ...]:
-    """Return the number of choices of each of `count` discrete actions; empty where it cannot be told by logits."""
-    inner = getattr(
-        distribution, "distribution", distribution
-    )  # of another package, perhaps independent actions
-    inner = getattr(inner, "distribution", inner)
+def _numbers_of_choices(distribution: Any, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers of choices of a distribution of discrete actions; `counts` where its logits do not tell."""
+    inner = getattr(distribution, "distribution", distribution)  # another package's
+    inner = getattr(inner, "distribution", inner)  # within its `Independent`
     logits: Any = getattr(inner, "logits", None)
     logits = getattr(inner, "probs", None) if logits is None else logits
-    parts = logits if isinstance(logits, tuple) else (logits,) * count
-    return tuple(x.shape[-1] for x in parts if hasattr(x, "shape"))
+    if isinstance(logits, tuple):
+        return tuple(x.shape[-1] for x in logits)
+    # Several actions of one array have as many entries each, of which the illegal ones are masked.
+    size = logits.shape[-1] if hasattr(logits, "shape") else max(counts)
+    return counts if size == max(counts) else (size,) * len(counts)
 
 
 def check_value(method: Callable, output: Value, lead: tuple[int, ...]) -> None:

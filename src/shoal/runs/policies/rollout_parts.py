@@ -111,9 +111,8 @@ class PartsWriter:
         Raises:
           ShoalError: the disk has too little space for the steps that are to come.
         """
-        self.first_rows = {
-            name: np.array(x) for name, x in struct.named_leaves(start).items()
-        }  # copies, since the states are donated
+        # Copies, since the states are donated.
+        self.first_rows = {name: np.array(x) for name, x in struct.named_leaves(start).items()}
         self.num_steps, self.made_before = num_steps, self.index["parts"]
         self.part_steps = steps_per_call * max(1, PART_BYTES // (row_bytes * steps_per_call))
         self.index |= {"part_steps": self.part_steps}
