@@ -61,8 +61,8 @@ def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, 
     require_array(method, output.log_prob(action), lead, what="log-probabilities", why=why)
     counts = () if isinstance(space, Box) else getattr(space, "nvec", None) or (space.n,)  # type: ignore[union-attr]
     if counts and (found := _numbers_of_choices(output, counts)) != counts:
-        given, right = (" and ".join(map(str, x)) for x in (found, counts))
-        refuse(method, f"a distribution over {given} choices", f"one over {right}, as {space} has")
+        there, right = (" and ".join(map(str, x)) for x in (found, counts))
+        refuse(method, f"a distribution over {there} choices", f"one over {right}, as {space} has")
 
 
 def _numbers_of_choices(distribution: Any, counts: tuple[int, ...]) -> tuple[int, ...]:
