@@ -212,7 +212,7 @@ BROKEN = {  # what is said of either family
 OF_POLICIES = {
     UnsummedPolicy: r"returns log-probabilities of float32\[3, 2, 1\]; it must return float32\[3, 2\]",
     NumbersAsPolicy: r"returns float32\[3, 2, 2\] without the method 'sample'; it must return a distribution",
-    WrongAction: r"returns a distribution of actions of float32\[3, 2, 2\]; it must return an array \[3, 2\]",
+    WrongAction: r"returns a distribution of actions of float32\[3, 2, 2\]; it must return int32\[3, 2\]",
     MoreChoices: r"returns a distribution over 3 choices; it must return one over 2, as Discrete\(n=2\) has",
 }
 CASES = [(x, kind) for x in BROKEN for kind in (False, True)] + [(x, False) for x in OF_POLICIES]
