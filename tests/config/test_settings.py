@@ -1,6 +1,7 @@
 """The flat view of a config: each name once, in whichever struct it is; structs that a setting chooses."""
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -18,6 +19,7 @@ from shoal.base.errors import ShoalError
 from shoal.config import struct as structs
 from shoal.config.settings import check_fields, flat, groups_of, needs_of, settings_of, with_settings
 from shoal.config.struct import parameter, struct
+from shoal.config.values import json_value
 from shoal.envs import make
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.networks import NetworkClass, NetworkConfig
@@ -268,3 +270,9 @@ def test_a_run_of_a_network_with_settings_is_written_loaded_and_run_again(tmp_pa
     assert again.config.network == Wide(width=8, scale=3.0)
     own = decide(None, config_file=run.path, overrides={"network": OWN, "hidden_sizes": (5,)})
     assert own.config.network == NetworkConfig(hidden_sizes=(5,))
+
+
+@pytest.mark.parametrize("function", [lambda spec: spec, functools.partial(dict, a=1)])
+def test_functions_that_no_name_finds_cannot_be_written_down(function):
+    with pytest.raises(ShoalError, match="cannot be imported by that name when the run is loaded"):
+        json_value(function)

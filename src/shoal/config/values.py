@@ -164,13 +164,13 @@ def json_value(value: Any) -> Any:
     """Convert a setting's value to JSON; a class or a function to its import name.
 
     Raises:
-      ShoalError: it is made within a function, or a lambda, and no name finds it when the run is loaded.
+      ShoalError: it is made within a function, a lambda or a partial, and no name finds it when the run is loaded.
     """
     if isinstance(value, tuple):
         return [json_value(part) for part in value]
     if callable(value):
         name = import_name(value)
-        if "<" in name:
+        if "<" in name or isinstance(value, functools.partial):
             raise ShoalError(
                 f"{name!r} cannot be imported by that name when the run is loaded; define it at the top of a module."
             )
