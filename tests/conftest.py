@@ -1,7 +1,8 @@
 """Two fake CPU devices for every test, and quick compilation, set before the backend starts.
 
 Nearly all of the suite's time is compilation, so the fast tests compile without LLVM's optimisations and by
-the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` in the environment wins.
+the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` in the environment wins. A
+sixth were full collections of garbage, through all that JAX has traced, and the lines of source in each operation.
 """
 
 import ctypes
@@ -34,6 +35,9 @@ def known(flag: str) -> bool:
 
 
 os.environ.setdefault("XLA_FLAGS", " ".join(flag for flag in QUICK if known(flag)))
+
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+gc.set_threshold(700, 50, 100)  # a full one after 3.5 million new objects, not after 70,000
 
 # Of the processes that tests start: one that is killed while it writes a program would leave a part of it.
 os.environ.setdefault("SHOAL_CACHE", "0")

@@ -141,6 +141,7 @@ def test_a_policy_with_typed_keys_is_loaded_and_acts(keyed):
 
 @pytest.mark.full
 @pytest.mark.parametrize("environment", [ActionReward(), Masked()], ids=["without", "with"])
+@pytest.mark.rare("with")
 def test_a_run_says_whether_its_world_has_masks(tmp_path, environment):
     run = train(environment=environment, run_dir=tmp_path / "run", checkpoints=True)
     files = RunDirectory.open(run.path)

@@ -310,6 +310,7 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
 )
 @pytest.mark.rare("networks", "off_policy", "report")
 @pytest.mark.rare("particles", "pbt", "ppo", "pure_training", "python", "recipes", "sweeps", "tuning")
+@pytest.mark.rare("value_based", "checker", "brax", "export")
 def test_what_a_page_shows_is_what_happens(page, run):
     run(page, steps(page))
 

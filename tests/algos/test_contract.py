@@ -147,6 +147,7 @@ def test_it_is_pure(config, learn, learned):
 
 @pytest.mark.quick("a user's")
 @pytest.mark.rare("mappo", "reinforce", "ppo with memory")
+@pytest.mark.rare("qr_dqn", "ddpg", "td3", "c51", "ppo with state", "a2c", "pqn with state")
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     data = {name: s.value for name, s in settings_of(config).items() if s.is_data and s.value is not None}
@@ -215,6 +216,7 @@ def test_what_groups_of_environments_share_is_reduced(config):
 
 @pytest.mark.quick("a user's")
 @pytest.mark.rare("ppo", "mappo", "reinforce", "ppo with memory")
+@pytest.mark.rare("ddpg", "td3", "qr_dqn", "c51", "a2c", "dqn", "ppo with state")
 def test_it_trains_in_the_loop(config):
     population, compiled = populate(env_of(config), config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))

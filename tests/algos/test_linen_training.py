@@ -72,6 +72,14 @@ def test_the_first_parameters_of_a_run_are_linens_own():
         ("Pendulum-v1", {**REPLAYED, "encoder": linen_networks.Torso, "algorithm": "ddpg"}),
     ],
 )
+@pytest.mark.rare(
+    "Pendulum-v1-settings10",
+    "Pendulum-v1-settings8",
+    "Pendulum-v1-settings9",
+    "CartPole-v1-settings4",
+    "CartPole-v1-settings7",
+    "CartPole-v1-settings3",
+)
 def test_it_trains_in_every_algorithm(environment, settings):
     """Its parameters move, and stay finite."""
     algorithm = config_class(settings.get("algorithm", "ppo"))()
@@ -87,7 +95,7 @@ def test_it_trains_in_every_algorithm(environment, settings):
         assert np.all(np.isfinite(last[name])) and np.any(last[name] != first[name]), name
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_mapped_training_is_each_of_them():
     trainer = shoal.make_train("CartPole-v1", encoder=f"{NAMED}listed", **TINY)
     keys = jax.random.split(jax.random.key(0), 2)

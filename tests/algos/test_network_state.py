@@ -196,7 +196,7 @@ def test_statistics_are_not_changed_by_learning_in_the_mode_eval():
     assert all((statistics[0][name] == x).all() for name, x in statistics[1].items())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_actors_statistics_stay_after_a_kl_stop():
     """What was stopped acts as before."""
     _, learner, *_, after = updated("ppo", stateful_networks.Normalised, target_kl=1e-12)
@@ -207,6 +207,7 @@ def test_the_actors_statistics_stay_after_a_kl_stop():
 
 @pytest.mark.full
 @pytest.mark.parametrize("algorithm", CASES)
+@pytest.mark.rare("pqn")
 def test_two_devices_are_one(algorithm):
     """Two groups of environments: the statistics of a minibatch are of both, weighted by the steps that count."""
     runs = []

@@ -164,6 +164,7 @@ def test_arguments_of_an_optimiser_may_differ_between_members(tmp_path, undrawn)
     ],
     ids=["schedule", "actor", "critic"],
 )
+@pytest.mark.rare("actor", "schedule")
 def test_schedules_clips_and_separate_updates_hold_for_it(tmp_path, undrawn, settings):
     run = shoal.train(
         "CartPole-v1",

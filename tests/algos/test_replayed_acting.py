@@ -142,6 +142,7 @@ def test_a_policy_of_correlated_noise_acts_without_a_memory(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.rare("td3")
 def test_the_units_of_actions_change_nothing(name):
     """Bounds [-2, 6] and [0, 0.5] as [-1, 1]: densities, entropies and noise are of the policy's own numbers."""
     learned = []
@@ -201,6 +202,7 @@ def test_an_illegal_action_may_have_any_value_and_one_legal_action_no_entropy(se
 
 @pytest.mark.full
 @pytest.mark.parametrize("name, spec", [("sac", BOX), ("sac", SPEC), ("td3", BOX)])
+@pytest.mark.rare("sac-spec1")
 def test_each_loss_moves_its_own_part(name, spec):
     """Of the actor and the critics, whichever does not learn stays as it is."""
     still = {"optimizer": "sgd", "optimizer_args": (), "critic_optimizer": "sgd"}

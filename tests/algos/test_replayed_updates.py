@@ -280,6 +280,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.quick("sac")
+@pytest.mark.rare("sac at a fixed temperature", "ddpg", "sac of quantiles")
 def test_updates_are_those_of_losses_that_are_written_plainly(case):
     """Three updates with a ring that wraps, a warm-up, and counts of which none divides another."""
     name, spec, settings = CASES[case]

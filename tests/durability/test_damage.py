@@ -205,6 +205,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("kind", [*DAMAGE, *UNUSABLE])
 @pytest.mark.quick("flipped", "an older one renamed")
+@pytest.mark.rare("truncated")
 def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_is_used(
     kind, path, another, whole, capsys
 ):

@@ -112,7 +112,7 @@ def test_a_broken_environment_is_named_with_its_seed_update_and_index(what, tmp_
     assert not (path / "summary.json").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_environment_explains_its_state_of_that_moment(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(shoal.ShoalError) as error:
@@ -124,7 +124,7 @@ def test_an_environment_explains_its_state_of_that_moment(tmp_path):
     assert f"environment steps), since it broke at step {step}; the run ends there" in str(error.value)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_evaluations_and_rollouts_say_it_too(tmp_path, capsys):
     world = Explains(reward=1.0, within=8.0)
     sizes = dict(total_steps=ENVS * STEPS, eval_max_steps=10, progress=True, seeds=1)
@@ -159,6 +159,7 @@ def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path
 )
 @pytest.mark.full
 @pytest.mark.rare("extras")
+@pytest.mark.rare("parameters")
 def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     path = tmp_path / "run"
     algorithm = BrokenBandit(breaks_in=40.0, part=float(part), where=2.0)

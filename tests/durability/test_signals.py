@@ -168,7 +168,7 @@ def test_while_compiling(place, start, number):
     assert not command.run_path.exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_while_training_beside_a_second_process_and_then_again(place, start):
     """SIGTERM saves; meanwhile the directory is refused to others; afterwards only a name is in the lock."""
     run_path = place.folder / "training"
@@ -200,6 +200,7 @@ def test_while_training_beside_a_second_process_and_then_again(place, start):
 @pytest.mark.full
 @pytest.mark.rare("SIGINT")
 @BOTH
+@pytest.mark.rare("SIGTERM")
 def test_while_evaluating(place, start, number):
     run_path = place.folder / f"evaluating-{number}"
     command = start(EVALUATES, run_path)

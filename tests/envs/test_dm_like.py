@@ -150,6 +150,7 @@ def test_steps_of_snake_are_those_of_jumanji():
 @pytest.mark.full
 @pytest.mark.parametrize("name", TIMED)
 @pytest.mark.rare(*TIMED[4:])
+@pytest.mark.rare("RobotWarehouse-v0", "PacMan-v1")
 def test_steps_are_those_of_jumanji_and_its_limit_truncates(name):
     env = make(PREFIX + name, max_episode_steps=LIMIT)
     assert compare(env, jumanji_make(name, time_limit=LIMIT), LIMIT).truncated
@@ -158,6 +159,7 @@ def test_steps_are_those_of_jumanji_and_its_limit_truncates(name):
 @pytest.mark.full
 @pytest.mark.parametrize("name", UNTIMED)
 @pytest.mark.rare(*UNTIMED[:-4])
+@pytest.mark.rare("Sudoku-v0", "Sudoku-very-easy-v0")
 def test_steps_of_tasks_that_end_by_themselves_are_those_of_jumanji(name):
     counts = compare(make(PREFIX + name), jumanji_make(name), None)
     assert counts.terminated or name == "Game2048-v1"
@@ -174,6 +176,7 @@ def test_a_task_whose_state_has_the_length_of_the_limit_keeps_it():
 @pytest.mark.full
 @pytest.mark.parametrize("name", [*TIMED, *UNTIMED])
 @pytest.mark.rare(*TIMED[4:], *UNTIMED)
+@pytest.mark.rare("Cleaner-v0", "Maze-v0")
 def test_a_reset_is_that_of_jumanji(name):
     key = jax.random.key(3)
     env = make(PREFIX + name)
@@ -195,6 +198,7 @@ def test_every_name_is_listed_and_is_made_or_refused():
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["Snake-v1", "Maze-v0", "Tetris-v0", "Cleaner-v0"])
 @pytest.mark.rare("Maze-v0", "Tetris-v0", "Cleaner-v0")
+@pytest.mark.rare("Snake-v1")
 def test_the_checker_finds_no_more_than_there_is(name):
     rules = [finding.rule for finding in shoal.check(make(PREFIX + name), keys=4, steps=32)]
     assert rules == (
@@ -299,6 +303,7 @@ def test_a_state_is_drawn_by_jumanjis_viewer_which_leaves_other_figures_alone():
 @pytest.mark.full
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.rare(*DRAWN[4:])
+@pytest.mark.rare("RobotWarehouse-v0", "PacMan-v1")
 def test_each_task_is_drawn(name):
     pytest.importorskip("matplotlib")
     check_picture(make(PREFIX + name))

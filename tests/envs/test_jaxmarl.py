@@ -202,7 +202,7 @@ def test_units_that_die_end_alone_and_do_not_return():
     assert last.truncated and not last.terminated and float(last.info["won"]) == 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @needs_jaxmarl
 def test_the_score_of_a_battle_has_the_rewards_of_units_that_died():
     """JaxMARL's own score is the sum of each unit's rewards, those after its death included."""

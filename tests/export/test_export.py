@@ -104,7 +104,7 @@ def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, 
     assert said["interval_of_seeds"] == own["absolute"]["interval"] != summary["absolute"]["interval"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_setting_that_was_stopped_early_says_its_own_steps(tmp_path):
     settings = {"grid": {"learning_rate": [0.001, 0.1]}, "halving": 2, "min_steps": 128, "confirm_seeds": 0}
     sizes = SIZES | {"total_steps": 512, "num_evals": 4}

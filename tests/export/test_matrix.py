@@ -98,6 +98,9 @@ def test_a_sequence_module_of_the_users_own_keeps_its_names(tmp_path, monkeypatc
 @pytest.mark.quick(*QUICK)
 @pytest.mark.rare(*sorted(CASES.keys() - set(QUICK))[::2])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.rare(
+    "two-beta", "gru-beta", "rnn-gsde", "gru-gsde", "mgu-categorical", "lstm-gsde", "two-normal", "gru-normal"
+)
 def test_the_file_is_the_same_policy(name):
     env, algorithm, settings = CASES[name]
     known = {"core_size": SMALL["core_size"]} if settings.get("core") else {}

@@ -165,6 +165,13 @@ def acted(config, spec, steps):
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.quick("categorical-distrax-clip", "tanh-distrax-vector-penalty")
 @pytest.mark.rare(*(f"{name}-penalty" for name in FOREIGN if "independent" in name))
+@pytest.mark.rare(
+    "beta-tfp-penalty",
+    "categorical-tfp-penalty",
+    "tanh-tfp-vector-clip",
+    "beta-tfp-clip",
+    "categorical-distrax-penalty",
+)
 def test_an_update_is_that_of_shoals_own_distribution(name, surrogate):
     own, spec, kind = OWN[name.split("-")[0]]
     config = config_of(own, kind, surrogate=surrogate)

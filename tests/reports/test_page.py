@@ -148,7 +148,7 @@ def test_the_numbers_of_a_curve_have_the_digits_of_its_interval(make, write_run)
     assert curve["texts"] == ["0.000", "1.000", "2.000"] and curve["intervals"] == [""] * 3
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_256_members_are_drawn_as_quantiles(make, write_run):
     path = write_run("many", range(256))
     write_rows(path, rows_of(256, 210))

@@ -236,7 +236,7 @@ def test_a_finished_run_is_read_and_another_one_refused(trained):
         pbt(trained.path, tune=TUNE | {"step_size": "log:0.01:4"})
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_member_that_failed_copies_and_trains_again(tmp_path):
     """The mean reward that is followed by a rate r overflows after some updates, as r to the power of their number.
 

@@ -124,6 +124,14 @@ REPLAY = {"buffer_size": 512, "learning_starts": 8}
         ("ppo", (32,), {"num_minibatches": 2, "update_epochs": 3, "core": "gru", "core_size": 24}),
     ],
 )
+@pytest.mark.rare(
+    "dqn-widths0-settings0",
+    "ppo-widths8-settings8",
+    "ppo-widths6-settings6",
+    "pqn-widths5-settings5",
+    "dqn-widths1-settings1",
+    "dqn-widths3-settings3",
+)
 def test_an_update_counts_all_its_gradient_steps(tmp_path, algorithm, widths, settings):
     """Of products 2mnk forward, and backward twice that but for the first layer's inputs; within 1%.
 

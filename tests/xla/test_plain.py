@@ -148,6 +148,7 @@ CONTRACTS = {
 
 @pytest.mark.parametrize("names", [("core", "batch"), ("update", "replay")], ids="-".join)
 @pytest.mark.full
+@pytest.mark.rare("core-batch")
 def test_the_contracts_hold_in_the_plain_form(names):
     run_tests(*(CONTRACTS[name] for name in names), timeout=240)
 

@@ -295,6 +295,7 @@ class Same:
 
 @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete((2, 3)), Box(-1.0, 1.0, (2,))], ids=repr)
 @pytest.mark.full
+@pytest.mark.rare("Discrete(n=3)")
 def test_every_kind_of_action_is_learned(space):
     config = config_of(learning_rate=0.03, lr_schedule="linear", hidden_sizes=(16,), gamma=0.5)
     run, _ = train(Same(space), config, updates=50, num_envs=8, num_steps=16)

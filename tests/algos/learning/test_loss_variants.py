@@ -85,6 +85,7 @@ CASES = {
 @pytest.mark.quick("apart", "one memory")
 @pytest.mark.rare("minibatch", "memory", "lamb")
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.rare("shared", "apart", "epoch", "fewer epochs of the critic")
 def test_a_kl_stop_gives_the_bits_of_masked_steps(name, monkeypatch):
     """Where the actor has stopped its gradient is not computed; masked, it changes nothing either."""
     env, config = envs.make("CartPole-v1"), config_of(**CASES[name])

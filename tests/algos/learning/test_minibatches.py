@@ -88,6 +88,7 @@ RARE = [case for case in CASES if case not in (*QUICK, *FULL)]
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.rare(*RARE)
+@pytest.mark.rare("clip-several-gru", "penalty-normal-none")
 def test_nothing_is_read_where_there_is_no_transition(case):
     """NaN and infinity in every entry of weight 0 give the same update, bit for bit."""
     surrogate, space, memory = CASES[case]

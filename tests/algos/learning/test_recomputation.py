@@ -66,6 +66,7 @@ AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
 @pytest.mark.full
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.rare("a scan at once", "one memory")
+@pytest.mark.rare("no memory")
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
     config = made(**AS_A_BATCH, rho_clip=1.1, c_clip=0.9, **NETWORKS[name])

@@ -87,7 +87,7 @@ def test_groups_on_one_device_are_groups_on_two():
     assert len(np.unique(starts[:, 0])) == 4  # each group has environments of its own
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_groups_are_shared_out_whatever_the_algorithm():
     """The bandit's `local` is each environment's own; everything shared is the same on each device."""
     runs = []
@@ -100,7 +100,7 @@ def test_groups_are_shared_out_whatever_the_algorithm():
         np.testing.assert_allclose(runs[1][name], x, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_state_with_an_empty_array_has_groups_too():
     population, compiled = populate(envs.make("particles/Navigator-v0"), CONFIG, (0,), groups=2)
     assert any(x.size == 0 for x in jax.tree.leaves(population.state))

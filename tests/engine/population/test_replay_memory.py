@@ -68,6 +68,7 @@ def temporary_bytes(program, *arguments):
 
 @pytest.mark.full
 @pytest.mark.parametrize("mapped_by, replays", [("vmap", 0.1), ("map", 1.1)])
+@pytest.mark.rare("map-1.1")
 def test_training_and_evaluation_make_no_second_replay_of_each_member(mapped_by, replays):
     population, programs = population_of(mapped_by)
     assert temporary_bytes(programs.train, population, jnp.int32(1), jnp.bool_(True)) < replays * REPLAY
@@ -76,6 +77,7 @@ def test_training_and_evaluation_make_no_second_replay_of_each_member(mapped_by,
 
 @pytest.mark.full
 @pytest.mark.parametrize("devices, replays", [(1, 1.1), (2, 3.3)])
+@pytest.mark.rare("1-1.1")
 def test_an_exchange_copies_the_replay_of_a_parent_alone(devices, replays):
     population, programs = population_of("vmap", devices)
     population, _ = programs.train(population, jnp.int32(2), True)
@@ -145,6 +147,7 @@ def test_members_that_were_packed_are_put_back_without_a_second_population():
 
 @pytest.mark.full
 @pytest.mark.parametrize(("members", "moves"), [([1, 4], False), ([0, 1], True)])
+@pytest.mark.rare("members0-False")
 def test_members_move_only_where_devices_have_unequal_work(members, moves):
     population, programs = population_of("map", 2)
     expected = values(programs.train(stopped(population, members), jnp.int32(2), True)[0])

@@ -186,7 +186,7 @@ def test_wandb_has_each_row_once_where_the_trainer_was_killed(tmp_path):
     assert len(folders) == 6  # two processes, each with one of each run, of the same name
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_wandb_lacks_no_row_where_the_logger_was_killed(tmp_path):
     path = tmp_path / "run"
     process = start(tmp_path, "wandb")

@@ -228,7 +228,7 @@ def test_what_wandb_refuses_is_changed_and_stays_distinct(log, run_path):
     )
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_agent_stays_in_its_project(log, run_path):
     told = log("wandb", 0, 1, env={"WANDB_PROJECT": "agents"})
     assert stored(run_path, told)[""].run.project == "agents"

@@ -102,6 +102,7 @@ def saved(run):
     ],
     ids=["parameters", "another one", "a wrapper", "the same one"],
 )
+@pytest.mark.rare("parameters", "the same one")
 def test_a_command_is_evaluated_elsewhere(words, mean, entry, folder, capsys):
     """Other parameters, another environment, a wrapper; and a resumed run, and its evaluation, are so too."""
     from shoal.cli import main

@@ -284,6 +284,7 @@ WORLDS = {
         *(pytest.param(kind, marks=pytest.mark.full) for kind in WORLDS if kind != "two devices"),
     ],
 )
+@pytest.mark.rare("several agents")
 def test_parts_behind_each_other_are_the_whole_data(tmp_path, small_parts, kind):
     world, settings = WORLDS[kind]
     settings = {"num_envs": 4, "num_steps": 203, "seed": 3} | settings

@@ -61,7 +61,7 @@ def test_the_diagonal_is_the_evaluation_of_each_policy(runs, greedy):
             assert result["returns"][role]["matrix"][k][k] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_each_seed_plays_against_each_of_another_run(runs):
     result = cross_play(runs / "memory", runs / "shared", episodes=4)
     assert result["environment"] == "mpe/Tag-v0"

@@ -43,6 +43,7 @@ def usual(tmp_path_factory):
 @pytest.mark.full
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("absolute", [-1, 0])
+@pytest.mark.rare("-1-2", "0-1")
 def test_without_evaluations_the_last_policy_is_the_best(usual, tmp_path, devices, absolute):
     run = train(
         tmp_path / "run", eval_every="never", devices=devices, absolute_episodes=absolute, checkpoint_every=96
@@ -187,7 +188,7 @@ def test_each_episode_of_a_run_is_written_to_a_file(usual, tmp_path):
         evaluate_run(usual.path, episodes_file=tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_episodes_are_played_in_a_row_as_in_the_run_or_as_asked_for(usual, tmp_path):
     run = train(tmp_path / "run", eval_consecutive=2)
     assert run.evaluations[-1][1]["info_return_of_episode_1_mean"].tolist() == [1.0, 1.0]

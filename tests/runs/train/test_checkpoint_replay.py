@@ -167,6 +167,7 @@ def test_a_run_without_its_replay_refills_it_and_says_so(tmp_path, capfd, size, 
         {"seed_batching": "vmap"},
     ],
 )
+@pytest.mark.rare("placed0", "placed2")
 def test_a_replay_begins_empty_wherever_members_and_groups_are_placed(tmp_path, placed):
     end(tmp_path / "run", 5, checkpoint_replay="never", **placed)
     learner = resume(tmp_path / "run", progress=False).learner

@@ -123,7 +123,7 @@ def test_a_seed_that_failed_has_none(tmp_path):
         assert not found[~ended].all(-1).any()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_members_agents_and_consecutive_episodes_have_axes(tmp_path):
     variants = {"fast": {"learning_rate": 1e-3}, "slow": {"learning_rate": 1e-4}}
     train(tmp_path / "labels", variants=variants, eval_consecutive=3, checkpoints=False)
@@ -138,7 +138,7 @@ def test_members_agents_and_consecutive_episodes_have_axes(tmp_path):
     assert found["return_agents"].shape == (2, 5, 5, 3)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_runs_of_a_sweep_keep_them(tmp_path):
     settings = PPO | SMALL | {"num_updates": 2, "seeds": 2, "confirm_seeds": 0, "keep_episodes": True}
     shoal.sweep("CartPole-v1", grid={"learning_rate": [1e-3, 1e-4]}, run_dir=tmp_path, **settings)

@@ -72,6 +72,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_evals", [0, 3])
 @pytest.mark.rare("0-recurrent")
+@pytest.mark.rare("0-cartpole", "0-several agents", "3-recurrent")
 def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals):
     """The learner, metrics and evaluations; within a caller's program too, where numbers are constants."""
     environment, config = CASES[name]
@@ -271,6 +272,7 @@ ENVIRONMENTS = sorted({type(unwrapped(shoal.make(x))): x for x in shoal.envs.env
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 @pytest.mark.quick("CartPole-v1", "Pendulum-v1", "mpe/Tag-v0")
+@pytest.mark.rare("particles/Swarm-v0", "particles/MultiRoller-v0", "particles/MultiNavigator-v0")
 def test_every_number_of_an_environment_may_be_traced(name):
     environment = shoal.make(name)
 

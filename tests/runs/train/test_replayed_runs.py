@@ -64,6 +64,7 @@ MASK = jnp.asarray([[True, True], [True, False]])
 
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.rare("sac")
+@pytest.mark.slow
 def test_members_that_differ_in_numbers_are_one_program(tmp_path, name, capfd):
     fixed = {"autotune": False} if name == "sac" else {}
     kept = {"confirm_seeds": 0, "seeds": 1} | EVALUATED
@@ -73,6 +74,7 @@ def test_members_that_differ_in_numbers_are_one_program(tmp_path, name, capfd):
 
 
 @pytest.mark.parametrize("name, tune", [("sac", "critic_learning_rate"), ("td3", "exploration_noise")])
+@pytest.mark.rare("sac-critic_learning_rate")
 def test_a_population_exchanges_what_it_has_learned(tmp_path, name, tune):
     sizes = {"members": 5, "ready_every": 96, "eval_episodes": 32, "eval_max_steps": 20}
     space = {tune: "log:1e-3:1e-1", "tau": "log:1e-3:1"}
@@ -82,6 +84,7 @@ def test_a_population_exchanges_what_it_has_learned(tmp_path, name, tune):
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
 @pytest.mark.rare("td3")
+@pytest.mark.slow
 def test_groups_on_two_devices_learn_one_policy(tmp_path, name):
     """What one device learns of two groups, two devices learn within rounding."""
     both = []
@@ -101,6 +104,7 @@ def test_groups_on_two_devices_learn_one_policy(tmp_path, name):
     "sac-environment0-shared", "sac-environment0-agent", "td3-environment1-shared", "td3-environment1-agent"
 )
 @pytest.mark.rare("sac-environment2-shared", "sac-environment2-agent")
+@pytest.mark.rare("sac-environment2-role", "td3-environment1-role")
 def test_agents_of_several_roles_learn(tmp_path, name, environment, parameters):
     """With parameters of their own or shared, though some have fewer numbers, or are absent now and then."""
     settings = TINY | {"seeds": 1, "parameters": parameters, "norm_obs": True}

@@ -72,6 +72,7 @@ def assert_is_row(record, row):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.quick("own algorithm")
 @pytest.mark.rare("several agents")
+@pytest.mark.rare("sac", "ppo", "dqn")
 def test_step_by_step_a_run_is_made_bit_for_bit(tmp_path, name):
     """Its learner, its rows and its best policy; as it is called, and compiled by a caller."""
     run, trainer = run_of(tmp_path, name), trainer_of(name)
@@ -101,6 +102,7 @@ def test_step_by_step_a_run_is_made_bit_for_bit(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["own algorithm", "ppo", "dqn", "sac"])
 @pytest.mark.quick("own algorithm")
+@pytest.mark.rare("dqn", "ppo")
 def test_a_trainer_continues_a_run(tmp_path, name):
     """From a checkpoint bit for bit; and from what another run has learned, as a run does that starts from it."""
     run, trainer = run_of(tmp_path / "first", name), trainer_of(name)
@@ -142,6 +144,7 @@ def test_a_trainer_continues_a_member_of_a_run(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["ppo", "dqn", "td3"])
+@pytest.mark.rare("dqn", "td3")
 def test_a_trainer_goes_on_with_a_learner(name):
     """What belongs to the environments starts anew, so that a replay is filled by the new ones."""
     trainer = trainer_of(name)

@@ -148,6 +148,7 @@ def test_a_torso_that_is_shared_cannot_keep_an_entry_from_the_critic():
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 @pytest.mark.full
+@pytest.mark.rare("gru")
 def test_the_critic_sees_the_state_in_place_of_what_the_actor_sees(core, tmp_path):
     run = shoal.train(
         PARTIAL,

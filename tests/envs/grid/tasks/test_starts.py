@@ -47,6 +47,7 @@ def together(columns, values, counted):
     *("MiniGrid-Playground", "MiniGrid-Unlock", "MiniGrid-UnlockPickUp", "XLand-MiniGrid-R1-9x9"),
     *("XLand-MiniGrid-R2-9x9", "XLand-MiniGrid-R9-16x16"),
 )
+@pytest.mark.rare("XLand-MiniGrid-R6-13x13")
 def test_starts_are_distributed_as_the_originals(name):
     world = envs.make(name, **({"ruleset": THINGS} if name.startswith("XLand") else {}))
     tasks = None
