@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 
 import flax.linen
 import jax
@@ -272,7 +273,9 @@ def test_a_run_of_a_network_with_settings_is_written_loaded_and_run_again(tmp_pa
     assert own.config.network == NetworkConfig(hidden_sizes=(5,))
 
 
-@pytest.mark.parametrize("function", [lambda spec: spec, functools.partial(dict, a=1)])
+@pytest.mark.parametrize(
+    "function", [lambda spec: spec, functools.partial(dict, a=1), operator.itemgetter(1), Wide().build]
+)
 def test_functions_that_no_name_finds_cannot_be_written_down(function):
     with pytest.raises(ShoalError, match="cannot be imported by that name when the run is loaded"):
         json_value(function)

@@ -147,6 +147,12 @@ def import_name(value: object) -> str:
     return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
+def is_found_by_name(value: object) -> bool:
+    """Report whether `import_name` names this class or function itself: no lambda, partial, instance or method."""
+    names, module = getattr(value, "__qualname__", "").split("."), sys.modules.get(value.__module__)
+    return functools.reduce(lambda found, name: getattr(found, name, None), names, module) is value
+
+
 def import_module(module_name: str, name: str) -> ModuleType:
     """Import a user's module.
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from shoal.base.errors import ShoalError, nearest
-from shoal.base.imports import import_name
+from shoal.base.imports import import_name, is_found_by_name
 from shoal.config.arguments import short_repr
 
 # The values that a plain type takes, and its words in a message.
@@ -164,13 +164,13 @@ def json_value(value: Any) -> Any:
     """Convert a setting's value to JSON; a class or a function to its import name.
 
     Raises:
-      ShoalError: it is made within a function, a lambda or a partial, and no name finds it when the run is loaded.
+      ShoalError: no name finds it when the run is loaded.
     """
     if isinstance(value, tuple):
         return [json_value(part) for part in value]
     if callable(value):
         name = import_name(value)
-        if "<" in name or isinstance(value, functools.partial):
+        if not is_found_by_name(value):
             raise ShoalError(
                 f"{name!r} cannot be imported by that name when the run is loaded; define it at the top of a module."
             )

@@ -10,7 +10,6 @@ or a NamedTuple. What cannot be written so is a gap, which is written down with 
 
 import dataclasses
 import inspect
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 
 from shoal.base.errors import ShoalError, UserCodeError
-from shoal.base.imports import import_name, import_object
+from shoal.base.imports import import_name, import_object, is_found_by_name
 from shoal.config import struct
 from shoal.envs import registry
 from shoal.envs.base import Wrapper, unwrapped
@@ -248,7 +247,7 @@ def to_json(value: Any) -> object:
 def _importable_name(target: Any) -> str:
     """Return the import name of a class or a function, if it can be found by it."""
     name = import_name(target)
-    if getattr(sys.modules.get(target.__module__), target.__qualname__, None) is not target:
+    if not is_found_by_name(target):
         raise ShoalError(f"{name} cannot be imported by that name")
     return name
 
