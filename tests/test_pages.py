@@ -306,11 +306,31 @@ def run_steps(folder, capsys, monkeypatch, page, todo):
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.quick("accelerators", "design", "ops", "spaces")
 @pytest.mark.rare(
-    "agents", "command-line", "compare", "durability", "extending", "grid", "jaxmarl", "loggers", "memory"
+    "agents",
+    "command-line",
+    "compare",
+    "durability",
+    "extending",
+    "grid",
+    "jaxmarl",
+    "loggers",
+    "memory",
+    "networks",
+    "off_policy",
+    "report",
+    "particles",
+    "pbt",
+    "ppo",
+    "pure_training",
+    "python",
+    "recipes",
+    "sweeps",
+    "tuning",
+    "value_based",
+    "checker",
+    "brax",
+    "export",
 )
-@pytest.mark.rare("networks", "off_policy", "report")
-@pytest.mark.rare("particles", "pbt", "ppo", "pure_training", "python", "recipes", "sweeps", "tuning")
-@pytest.mark.rare("value_based", "checker", "brax", "export")
 def test_what_a_page_shows_is_what_happens(page, run):
     run(page, steps(page))
 

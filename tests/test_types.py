@@ -150,6 +150,7 @@ def test_whoever_acts_is_not_shown_what_is_for_the_critic_anywhere(tmp_path):
 
 @pytest.mark.parametrize("core", ["none", pytest.param("gru", marks=pytest.mark.slow)])
 @pytest.mark.full
+@pytest.mark.rare("none")
 def test_the_critic_reads_the_state_and_the_actor_does_not(core, tmp_path):
     settings = dict(
         core=core, norm_obs=True, num_minibatches=2, hidden_sizes=(8,), progress=False, preset=False

@@ -91,6 +91,7 @@ def learned(config, learn):
 
 
 @pytest.mark.quick("ppo with memory", "a user's")
+@pytest.mark.rare("rainbow")
 def test_an_update_keeps_structure_shapes_and_types(learned):
     before, after = learned["before"], learned["after"]
     assert isinstance(before, Learner)
@@ -146,8 +147,19 @@ def test_it_is_pure(config, learn, learned):
 
 
 @pytest.mark.quick("a user's")
-@pytest.mark.rare("mappo", "reinforce", "ppo with memory")
-@pytest.mark.rare("qr_dqn", "ddpg", "td3", "c51", "ppo with state", "a2c", "pqn with state")
+@pytest.mark.rare(
+    "mappo",
+    "reinforce",
+    "ppo with memory",
+    "qr_dqn",
+    "ddpg",
+    "td3",
+    "c51",
+    "ppo with state",
+    "a2c",
+    "pqn with state",
+    "rainbow",
+)
 def test_numbers_are_data_and_a_stack_of_them_is_a_sweep(config, learn, learned):
     """One program for every value of every float; and mapped over values and keys, each member is its solo run."""
     data = {name: s.value for name, s in settings_of(config).items() if s.is_data and s.value is not None}
@@ -215,8 +227,20 @@ def test_what_groups_of_environments_share_is_reduced(config):
 
 
 @pytest.mark.quick("a user's")
-@pytest.mark.rare("ppo", "mappo", "reinforce", "ppo with memory")
-@pytest.mark.rare("ddpg", "td3", "qr_dqn", "c51", "a2c", "dqn", "ppo with state")
+@pytest.mark.rare(
+    "ppo",
+    "mappo",
+    "reinforce",
+    "ppo with memory",
+    "ddpg",
+    "td3",
+    "qr_dqn",
+    "c51",
+    "a2c",
+    "dqn",
+    "ppo with state",
+    "pqn with state",
+)
 def test_it_trains_in_the_loop(config):
     population, compiled = populate(env_of(config), config, (0, 1))
     population, _ = compiled.train(population, jnp.int32(2))

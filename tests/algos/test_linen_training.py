@@ -79,6 +79,7 @@ def test_the_first_parameters_of_a_run_are_linens_own():
     "CartPole-v1-settings4",
     "CartPole-v1-settings7",
     "CartPole-v1-settings3",
+    "CartPole-v1-settings6",
 )
 def test_it_trains_in_every_algorithm(environment, settings):
     """Its parameters move, and stay finite."""

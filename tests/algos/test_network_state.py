@@ -207,7 +207,7 @@ def test_the_actors_statistics_stay_after_a_kl_stop():
 
 @pytest.mark.full
 @pytest.mark.parametrize("algorithm", CASES)
-@pytest.mark.rare("pqn")
+@pytest.mark.rare("pqn", "ppo")
 def test_two_devices_are_one(algorithm):
     """Two groups of environments: the statistics of a minibatch are of both, weighted by the steps that count."""
     runs = []
@@ -288,7 +288,7 @@ def test_a_network_may_hold_its_streams_of_keys():
     assert not has_noise(stateful_networks.HeldKeys(SPEC, key=jax.random.key(0)))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_policy_acts_by_its_running_statistics(tmp_path):
     """A loaded policy is what NumPy makes of its file: no unit is dropped, and no batch is looked at."""
     run = shoal.train(

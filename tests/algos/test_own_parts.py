@@ -139,7 +139,7 @@ def test_functions_may_be_given_themselves(whole, tmp_path, undrawn):
     assert {name: saved[name] for name in PARTS} == PARTS
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_arguments_of_an_optimiser_may_differ_between_members(tmp_path, undrawn):
     variants = {str(x): {"optimizer_args.momentum": x} for x in (0.0, 0.9)}
     run = shoal.train(

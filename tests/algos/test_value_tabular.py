@@ -194,6 +194,7 @@ FULL = ("dqn on a chain", "qr_dqn on a chain")
 @pytest.mark.parametrize("case", [pytest.param(x, marks=pytest.mark.full) if x in FULL else x for x in CASES])
 @pytest.mark.quick(*QUICK)
 @pytest.mark.rare()
+@pytest.mark.rare("qr_dqn on a chain")
 def test_it_finds_the_optimal_values_within_one_percent(case):
     name, process, updates, settings = CASES[case]
     values = learned(name, process, updates, **settings)

@@ -158,8 +158,7 @@ def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path
     ids=["extras", "parameters"],
 )
 @pytest.mark.full
-@pytest.mark.rare("extras")
-@pytest.mark.rare("parameters")
+@pytest.mark.rare("extras", "parameters")
 def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     path = tmp_path / "run"
     algorithm = BrokenBandit(breaks_in=40.0, part=float(part), where=2.0)
@@ -283,7 +282,7 @@ def test_a_frozen_seed_is_what_it_was_at_its_last_evaluation(frozen, clean):
     assert_checkpoints_are_finite(frozen.path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_when_checkpoints_are_written_changes_no_result(frozen, tmp_path):
     """Nor whether there are any."""
     seldom = train_frozen(tmp_path / "seldom", checkpoint_every=10**6)

@@ -377,6 +377,7 @@ def test_steps_of_cartpole_are_playgrounds():
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", COMPARED)
 @pytest.mark.rare(*(x for x in COMPARED if x not in QUICKEST))
+@pytest.mark.rare("brax/inverted_double_pendulum")
 def test_steps_are_the_packages_own(name):
     """About 1,250 random steps of each of 16 names."""
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)

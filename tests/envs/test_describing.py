@@ -298,7 +298,7 @@ def object_of(package):
 @pytest.mark.quick("gymnax")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages' own code
 @pytest.mark.parametrize("package", ["brax", "gymnax", "jumanji", "jaxmarl"])
-@pytest.mark.rare("brax")
+@pytest.mark.rare("brax", "jaxmarl")
 def test_an_adapted_object_has_the_name_of_its_own_class(package):
     given = object_of(package)
     own = type(given[0] if isinstance(given, tuple) else given)

@@ -186,7 +186,7 @@ def test_a_reset_is_that_of_jumanji(name):
     assert timestep.first
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_every_name_is_listed_and_is_made_or_refused():
     registered = set(packages.import_suite(PREFIX, "jumanji.registration")._REGISTRY)
     assert set(FAMILIES[PREFIX].names) == registered == {*TIMED, *UNTIMED, *REFUSED, "MMST-v0", "Sokoban-v0"}
@@ -197,8 +197,7 @@ def test_every_name_is_listed_and_is_made_or_refused():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["Snake-v1", "Maze-v0", "Tetris-v0", "Cleaner-v0"])
-@pytest.mark.rare("Maze-v0", "Tetris-v0", "Cleaner-v0")
-@pytest.mark.rare("Snake-v1")
+@pytest.mark.rare("Maze-v0", "Tetris-v0", "Cleaner-v0", "Snake-v1")
 def test_the_checker_finds_no_more_than_there_is(name):
     rules = [finding.rule for finding in shoal.check(make(PREFIX + name), keys=4, steps=32)]
     assert rules == (

@@ -107,6 +107,7 @@ def names_in(prefix):
 
 @pytest.mark.full
 @pytest.mark.parametrize("prefix", FAMILIES)
+@pytest.mark.rare("jaxmarl/")
 def test_the_names_of_a_family_are_those_of_its_package(prefix):
     family = FAMILIES[prefix]
     if not family.is_installed:

@@ -170,7 +170,10 @@ def test_a_batch_truncates_at_the_limit_and_shows_the_final_observation():
 )
 @pytest.mark.quick("gymnax/Asterix-MinAtar", "gymnax/Catch-bsuite", "gymnax/Pong-misc")
 @pytest.mark.rare(
-    "craftax/Craftax-Classic-Pixels-v1", "craftax/Craftax-Pixels-v1", "craftax/Craftax-Symbolic-v1"
+    "craftax/Craftax-Classic-Pixels-v1",
+    "craftax/Craftax-Pixels-v1",
+    "craftax/Craftax-Symbolic-v1",
+    "craftax/Craftax-Classic-Symbolic-v1",
 )
 def test_reset_and_step_have_equal_types_where_a_training_traces_the_parameters(name):
     pytest.importorskip(FAMILIES[name.partition("/")[0] + "/"].package)
@@ -363,6 +366,7 @@ def test_tasks_that_observe_the_time_keep_their_limit_which_truncates(name):
 @pytest.mark.full
 @pytest.mark.parametrize("name", FAMILIES["craftax/"].names)
 @pytest.mark.rare(*(x for x in FAMILIES["craftax/"].names if x != "Craftax-Classic-Symbolic-v1"))
+@pytest.mark.rare("Craftax-Classic-Symbolic-v1")
 def test_steps_are_those_of_craftax_and_its_limit_truncates(name):
     num_envs, steps = (2, 30) if "Pixels" in name else (4, 100)
     timesteps = compare(make("craftax/" + name, max_episode_steps=steps // 3), num_envs, steps)

@@ -348,7 +348,7 @@ def test_an_object_of_jaxmarl_is_adapted():
 
 
 @needs_jaxmarl
-@pytest.mark.full
+@pytest.mark.slow
 def test_nothing_is_found_in_an_adapted_object():
     world = packages.import_suite("jaxmarl/").make("MPE_simple_spread_v3", num_agents=2, max_steps=5)
     assert shoal.check(adapted(world), keys=2, steps=8) == []

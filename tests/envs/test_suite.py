@@ -148,7 +148,7 @@ def test_it_is_stepped_as_it_is(walks):
     pytest.fail("the walk does not end")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_it_is_checked_and_described_as_an_object(walks):
     env = adapted(Walk(slip=0.3))
     assert isinstance(env, TimeLimit) and isinstance(env.env, Walked)

@@ -92,7 +92,7 @@ def test_the_file_says_which_checkpoint_and_which_policy(run, tmp_path):
     assert "six months" in loaded.path.with_suffix(".md").read_text()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_of_a_sweep_its_name_and_the_interval_of_the_setting_are_said(tmp_path, monkeypatch):
     best = {"grid": {"learning_rate": [0.001, 0.1]}, "confirm_seeds": 0, "progress": False}
     shoal.sweep("CartPole-v1", seeds=3, run_dir=tmp_path / "search", hidden_sizes=(8,), **best, **SIZES)
@@ -417,7 +417,7 @@ def test_a_policy_that_does_not_sample_by_noise_is_refused(tmp_path, algorithm, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_of_a_run_that_was_killed_the_best_so_far_is_written_and_its_checkpoint_named(tmp_path, capsys):
     child, run = Path(__file__).parents[1] / "durability" / "child.py", tmp_path / "run"
     sizes = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "1", "--num-evals", "1000"]

@@ -81,7 +81,7 @@ CASES = {
 QUICK = ("none-normal", "lstm-categorical", "agents")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_sequence_module_of_the_users_own_keeps_its_names(tmp_path, monkeypatch):
     """The one of docs/memory.md, whose memory is keys, values and whether they are of this episode."""
     page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()

@@ -278,7 +278,7 @@ class Told:
         self.steps.append(step)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_loggers_change_nothing_in_a_run(user_folder, capfd):
     """Numbers are bit for bit those of a run without, beside a listener, a logger that works and one that does not."""
     settings = dict(

@@ -301,7 +301,7 @@ print(seconds_each(jax.random.permutation, keys[:4]) / seconds_each(permutations
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_is_twenty_times_faster_than_a_sort_on_the_cpu():
     """In a process of its own: the suite compiles without optimisations, which is no measure."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}

@@ -601,7 +601,7 @@ def test_names_in_the_picture_are_no_formulae(write_run, tmp_path, monkeypatch):
     assert [text.get_text().strip() for text in legend.get_texts()] == list(names)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_labels_give_texts_colours_and_the_order(write_run, tmp_path, monkeypatch):
     """Names of any letters and length, on paper: nothing on the terminal, and texts that are text."""
     drawn, save, long = [], figures.save, "x" * 80

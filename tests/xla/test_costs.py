@@ -131,6 +131,7 @@ REPLAY = {"buffer_size": 512, "learning_starts": 8}
     "pqn-widths5-settings5",
     "dqn-widths1-settings1",
     "dqn-widths3-settings3",
+    "pqn-widths4-settings4",
 )
 def test_an_update_counts_all_its_gradient_steps(tmp_path, algorithm, widths, settings):
     """Of products 2mnk forward, and backward twice that but for the first layer's inputs; within 1%.

@@ -65,7 +65,7 @@ def test_a_setting_for_debugging_is_refused_in_training_alone(name, value, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_jit_may_be_disabled_to_debug(tmp_path):
     """The same numbers, within rounding, from programs that are not compiled."""
     paths = [str(tmp_path / f"{name}.npz") for name in ("compiled", "called")]

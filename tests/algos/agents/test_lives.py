@@ -151,7 +151,7 @@ def test_lives_are_counted_beside_the_worlds_episodes():
     assert metrics["episode_return_agent_0"] == metrics["episode_return_agent_1"] == STEPS
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_such_a_world_is_sound():
     assert {x.rule for x in shoal.check(Respawning())} == {"action-ignored", "key-ignored"}  # as it is meant
 

@@ -106,7 +106,7 @@ def test_sets_of_agents_stop_each_by_itself(settings, monkeypatch):
     assert_same_bits(result, updates(config, env))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_members_stop_each_by_itself_and_wait_for_the_slowest(monkeypatch):
     env, config = envs.make("CartPole-v1"), config_of()
     limits = (1e-6, 1e9, 5e-4)

@@ -65,8 +65,7 @@ AS_A_BATCH = {"norm_adv": "batch", "recompute": "epoch", "clip_vloss": True}
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.rare("a scan at once", "one memory")
-@pytest.mark.rare("no memory")
+@pytest.mark.rare("a scan at once", "one memory", "no memory")
 def test_estimates_of_a_network_that_has_moved_are_those_of_a_plain_loop(name):
     """By V-trace with clips that act on some ratios and not on others; and the ratios make a difference."""
     config = made(**AS_A_BATCH, rho_clip=1.1, c_clip=0.9, **NETWORKS[name])
@@ -227,7 +226,7 @@ def updated_by_hand(config, key):
     return merge(state.parts)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised_then():
     config = made(recompute="epoch", update_epochs=2, optimizer="sgd", optimizer_args=(), learning_rate=0.3)
     network = after_update(config)[0].network
@@ -237,7 +236,7 @@ def test_advantages_are_estimated_before_each_epoch_but_the_first_and_normalised
     assert difference(network, after_update(never)[0].network) > 1e-3
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_minibatch_of_streams_is_standardised_as_a_whole():
     config = struct.as_arrays(made(recompute="minibatch", **NETWORKS["no memory"]))
     learner, trajectory = jax.jit(acted)(config, jax.random.key(0))

@@ -95,8 +95,7 @@ GAE = {"advantage": "gae", "norm_adv": "none", "clip_vloss": True}
 @pytest.mark.full
 @pytest.mark.parametrize("network", ["no memory", "two memories"])
 @pytest.mark.parametrize("kind", ["running", "popart"])
-@pytest.mark.rare("running-two memories")
-@pytest.mark.rare("popart-no memory", "running-no memory")
+@pytest.mark.rare("running-two memories", "popart-no memory", "running-no memory")
 def test_advantages_and_targets_are_those_of_a_plain_critic_with_the_same_values(kind, network):
     """In the units of the rewards; targets enter the moments, and are normalised by the new ones."""
     settings = GAE | NETWORKS[network]

@@ -166,7 +166,7 @@ def test_logs_films_pictures_and_the_best_policy(log, run_path, pictures):
     assert list(run_path.glob("loggers/wandb/*/files/media/images/learning_curve*.png"))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_requires_a_key_before_anything_is_logged(log):
     told = log("wandb", only_check=True, env={"WANDB_MODE": None})
     assert told["error"].startswith("W&B has no API key for https://")

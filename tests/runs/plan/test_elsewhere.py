@@ -134,7 +134,7 @@ def test_a_command_is_evaluated_elsewhere(words, mean, entry, folder, capsys):
     )  # the class of a function
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_from_python_by_name_by_itself_and_by_both(folder):
     from worlds_of_two import Doubled, Long, Short
 

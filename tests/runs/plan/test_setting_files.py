@@ -238,7 +238,7 @@ def test_folders_of_presets_outside_of_the_package(folder, monkeypatch, capsys):
     )
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_keeps_its_preset_when_the_folder_has_changed(folder, monkeypatch):
     monkeypatch.setenv("SHOAL_PRESETS", str(folder))
     write(

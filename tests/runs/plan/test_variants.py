@@ -60,7 +60,7 @@ def population(tmp_path_factory):
     return train(tmp_path_factory.mktemp("population") / "run", variants=VARIANTS)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_mapped_member_is_bit_for_bit_the_run_of_its_settings_and_seed(population, tmp_path):
     """Arguments of the optimiser are data in the solo run too where it computes with them: 1 - b1 is rounded otherwise
     as a constant. Epsilon is used as it is, so that it may be one."""

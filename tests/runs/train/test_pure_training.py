@@ -71,8 +71,7 @@ CASES = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_evals", [0, 3])
-@pytest.mark.rare("0-recurrent")
-@pytest.mark.rare("0-cartpole", "0-several agents", "3-recurrent")
+@pytest.mark.rare("0-recurrent", "0-cartpole", "0-several agents", "3-recurrent")
 def test_what_is_learned_is_that_of_a_run_bit_for_bit(tmp_path, name, num_evals):
     """The learner, metrics and evaluations; within a caller's program too, where numbers are constants."""
     environment, config = CASES[name]

@@ -101,10 +101,16 @@ def test_groups_on_two_devices_learn_one_policy(tmp_path, name):
     "name, environment", [("sac", Pair()), ("td3", Pair()), ("sac", TeamProbe(fill=7.5))]
 )
 @pytest.mark.rare(
-    "sac-environment0-shared", "sac-environment0-agent", "td3-environment1-shared", "td3-environment1-agent"
+    "sac-environment0-shared",
+    "sac-environment0-agent",
+    "td3-environment1-shared",
+    "td3-environment1-agent",
+    "sac-environment2-shared",
+    "sac-environment2-agent",
+    "sac-environment2-role",
+    "td3-environment1-role",
+    "sac-environment0-role",
 )
-@pytest.mark.rare("sac-environment2-shared", "sac-environment2-agent")
-@pytest.mark.rare("sac-environment2-role", "td3-environment1-role")
 def test_agents_of_several_roles_learn(tmp_path, name, environment, parameters):
     """With parameters of their own or shared, though some have fewer numbers, or are absent now and then."""
     settings = TINY | {"seeds": 1, "parameters": parameters, "norm_obs": True}

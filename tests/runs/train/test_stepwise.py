@@ -71,8 +71,7 @@ def assert_is_row(record, row):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.quick("own algorithm")
-@pytest.mark.rare("several agents")
-@pytest.mark.rare("sac", "ppo", "dqn")
+@pytest.mark.rare("several agents", "sac", "ppo", "dqn", "recurrent")
 def test_step_by_step_a_run_is_made_bit_for_bit(tmp_path, name):
     """Its learner, its rows and its best policy; as it is called, and compiled by a caller."""
     run, trainer = run_of(tmp_path, name), trainer_of(name)
