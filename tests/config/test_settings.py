@@ -9,6 +9,7 @@ import operator
 import flax.linen
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shoal
@@ -274,7 +275,14 @@ def test_a_run_of_a_network_with_settings_is_written_loaded_and_run_again(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "function", [lambda spec: spec, functools.partial(dict, a=1), operator.itemgetter(1), Wide().build]
+    "function",
+    [
+        lambda spec: spec,
+        functools.partial(dict, a=1),
+        operator.itemgetter(1),
+        Wide().build,
+        np.frompyfunc(abs, 1, 1),
+    ],
 )
 def test_functions_that_no_name_finds_cannot_be_written_down(function):
     with pytest.raises(ShoalError, match="cannot be imported by that name when the run is loaded"):

@@ -315,6 +315,12 @@ REFUSED = {
         {},
         "a distribution over 5 choices; it must return one over",
     ),
+    "two of three": (
+        lambda x, s, m: distrax.Bernoulli(logits=x[..., 0]),
+        EnvSpec(OBSERVATION, Discrete(3)),
+        {},
+        "a distribution over 2 choices; it must return one over 3",
+    ),
     "choices of parts": (
         lambda x, s, m: distrax.Independent(distrax.Categorical(logits=jnp.zeros((*x.shape[:-1], 2, 3))), 1),
         EnvSpec(OBSERVATION, MultiDiscrete((2, 2))),
@@ -352,8 +358,13 @@ def test_what_cannot_work_is_refused_in_one_sentence(case):
             EnvSpec(OBSERVATION, MultiDiscrete((2, 2))),
             {"surrogate": "penalty"},
         ),
+        (
+            lambda x, s, m: distrax.Independent(distrax.Bernoulli(logits=jnp.zeros((*x.shape[:-1], 3))), 1),
+            EnvSpec(OBSERVATION, MultiDiscrete((2, 2, 2))),
+            {},
+        ),
     ],
-    ids=["scaled", "logistic", "padded", "parts"],
+    ids=["scaled", "logistic", "padded", "parts", "yes or no"],
 )
 @pytest.mark.quick("scaled")
 def test_what_can_work_passes(make, spec, settings):

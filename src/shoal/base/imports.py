@@ -144,12 +144,13 @@ def load_function(setting: str, choice: object) -> Callable[..., Any]:
 
 def import_name(value: object) -> str:
     """Return the `module:Name` of a class or function, by which `import_object` finds it again."""
-    return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
 def is_found_by_name(value: object) -> bool:
     """Report whether `import_name` names this class or function itself: no lambda, partial, instance or method."""
-    names, module = getattr(value, "__qualname__", "").split("."), sys.modules.get(value.__module__)
+    module = sys.modules.get(getattr(value, "__module__", ""))
+    names = getattr(value, "__qualname__", "").split(".")
     return functools.reduce(lambda found, name: getattr(found, name, None), names, module) is value
 
 

@@ -34,6 +34,7 @@ _TUPLES: dict[Any, tuple[str, tuple[object, ...]]] = {
     int: ("whole numbers", (64, 64)),
     str: ("texts", ("eps=1e-5",)),
 }
+_NAME_OF_LOCAL = re.compile(r"[\w.]+:\S*\.<locals>\.\S*")  # as of settings whose class is made in a function
 _SIZES = re.compile(r"\d+(x\d+)*")  # 64x64, which a command line takes without quotes
 
 
@@ -168,11 +169,13 @@ def json_value(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return [json_value(part) for part in value]
-    if callable(value):
-        name = import_name(value)
-        if not is_found_by_name(value):
+    is_local = isinstance(value, str) and _NAME_OF_LOCAL.fullmatch(value)
+    if is_local or callable(value):
+        name = value if is_local else import_name(value)
+        if "<" in name or not is_found_by_name(value):
             raise ShoalError(
-                f"{name!r} cannot be imported by that name when the run is loaded; define it at the top of a module."
+                f"{name!r} cannot be imported by that name when the run is loaded; give what stands at the top of a "
+                "module, or its own name as 'module:Name'."
             )
         return name
     return float(value) if hasattr(value, "dtype") else value

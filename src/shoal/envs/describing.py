@@ -236,7 +236,7 @@ def to_json(value: Any) -> object:
             raise ShoalError(f"{description.name}: {reason}")
         return description_to_json(description)
     cls = type(value)
-    if hasattr(value, "_fields") or (struct.is_struct(value) and not isinstance(value, type)):
+    if not isinstance(value, type) and (hasattr(value, "_fields") or struct.is_struct(value)):
         parts = value._asdict() if hasattr(value, "_fields") else fields_of(value)
         return {"name": _importable_name(cls), "parameters": {name: to_json(x) for name, x in parts.items()}}
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):

@@ -60,22 +60,27 @@ def check_policy(method: Callable, output: ActionDistribution, lead: tuple[int, 
     why = "one for each action"
     require_array(method, output.log_prob(action), lead, what="log-probabilities", why=why)
     counts = () if isinstance(space, Box) else getattr(space, "nvec", None) or (space.n,)  # type: ignore[union-attr]
-    if counts and (found := _numbers_of_choices(output, counts)) != counts:
+    if counts and (found := _numbers_of_choices(output, counts, action.shape)) != counts:
         there, right = (" and ".join(map(str, x)) for x in (found, counts))
         refuse(method, f"a distribution over {there} choices", f"one over {right}, as {space} has")
 
 
-def _numbers_of_choices(distribution: Any, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the numbers of choices of a distribution of discrete actions; `counts` where its logits do not tell."""
+def _numbers_of_choices(
+    distribution: Any, counts: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the numbers of choices of a distribution of actions; `counts` where its logits do not tell."""
     inner = getattr(distribution, "distribution", distribution)  # another package's
     inner = getattr(inner, "distribution", inner)  # within its `Independent`
     logits: Any = getattr(inner, "logits", None)
     logits = getattr(inner, "probs", None) if logits is None else logits
     if isinstance(logits, tuple):
         return tuple(x.shape[-1] for x in logits)
+    size = getattr(logits, "shape", None)
+    if size == shape:
+        return (2,) * len(counts)  # a Bernoulli of each action
     # Several actions of one array have as many entries each, of which the illegal ones are masked.
-    size = logits.shape[-1] if hasattr(logits, "shape") else max(counts)
-    return counts if size == max(counts) else (size,) * len(counts)
+    is_told = size is not None and size[:-1] == shape and size[-1] != max(counts)
+    return (size[-1],) * len(counts) if is_told else counts  # type: ignore[index]
 
 
 def check_value(method: Callable, output: Value, lead: tuple[int, ...]) -> None:

@@ -26,7 +26,7 @@ import jax
 
 from shoal.base import registers
 from shoal.base.errors import ShoalError
-from shoal.base.imports import import_name, import_object
+from shoal.base.imports import import_name, import_object, is_found_by_name
 from shoal.config import settings, struct
 from shoal.nets import linen
 from shoal.nets.headed import Head
@@ -171,7 +171,9 @@ def name_of(encoder: object) -> object:
     """Return the name by which `choose` finds torsos again; for one class given itself, the class."""
     encoder = choose(encoder) if isinstance(encoder, str | list | tuple) else encoder
     if isinstance(encoder, TorsoSequence):
-        names = [name_of(torso) for torso in torsos_of(encoder)]
+        names = tuple(name_of(torso) for torso in torsos_of(encoder))
+        if not all(isinstance(x, str) or is_found_by_name(x) for x in names):
+            return names
         return ",".join(x if isinstance(x, str) else import_name(x) for x in names)
     if isinstance(encoder, PartClass):
         return encoder.part_class

@@ -227,7 +227,7 @@ class Experiment:
         content = {
             "schema": SCHEMA,
             "environment": self._environment_json(),
-            "algorithm": {"name": self.algorithm, **algorithm},
+            "algorithm": {"name": json_value(self.algorithm), **algorithm},
             "run": {
                 name: json_value(x) for name, x in settings.flat(self.run).items() if name != "num_updates"
             },
