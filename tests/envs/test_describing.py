@@ -48,6 +48,11 @@ from shoal.types import Environment
 from shoal.types.spaces import Box, Discrete
 
 
+class Holder:
+    class Inner:
+        pass
+
+
 class Pair(NamedTuple):
     """Two arrays of different dtypes."""
 
@@ -270,6 +275,12 @@ def test_nothing_is_called_that_is_no_struct():
             ShoalError, match=f"{name} is not a class of an environment, a struct or a NamedTuple"
         ):
             from_json({"name": name, "parameters": {}})
+
+
+@pytest.mark.parametrize("value", [Pair, double, Holder.Inner])
+def test_classes_and_functions_are_written_by_their_names(value):
+    assert to_json(value) == {"imported": f"{__name__}:{value.__qualname__}"}
+    assert from_json(to_json(value)) is value
 
 
 def test_the_same_is_of_one_structure_with_equal_leaves():
