@@ -1,8 +1,8 @@
 """Two fake CPU devices for every test, and quick compilation, set before the backend starts.
 
 Nearly all of the suite's time is compilation, so the fast tests compile without LLVM's optimisations and by
-the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` in the environment wins. A
-sixth were full collections of garbage, through all that JAX has traced, and the lines of source in each operation.
+the emitter that takes half as long (the mathematics is the same); `XLA_FLAGS` in the environment wins. Of
+the time of algorithms' contracts a sixth were full collections of garbage and the lines of source in each operation.
 """
 
 import ctypes

@@ -205,9 +205,8 @@ def test_the_actors_statistics_stay_after_a_kl_stop():
         assert (stopped[name] == before[name]).all() == name.startswith("actor"), name
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", CASES)
-@pytest.mark.rare("pqn", "ppo")
 def test_two_devices_are_one(algorithm):
     """Two groups of environments: the statistics of a minibatch are of both, weighted by the steps that count."""
     runs = []

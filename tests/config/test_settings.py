@@ -282,8 +282,30 @@ def test_a_run_of_a_network_with_settings_is_written_loaded_and_run_again(tmp_pa
         operator.itemgetter(1),
         Wide().build,
         np.frompyfunc(abs, 1, 1),
+        "my_module:make.<locals>.Net",
     ],
 )
 def test_functions_that_no_name_finds_cannot_be_written_down(function):
     with pytest.raises(ShoalError, match="cannot be imported by that name when the run is loaded"):
         json_value(function)
+
+
+def local_algorithm():
+    @struct
+    class Local(A2CConfig):
+        """An algorithm that no name finds."""
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"overrides": {"encoder": (functools.partial(flax.linen.Dense, 3), "mlp")}},
+        {"algorithm": local_algorithm(), "overrides": {}},
+    ],
+    ids=["a row of torsos", "an algorithm"],
+)
+def test_a_part_of_a_run_that_no_name_finds_is_refused(given):
+    with pytest.raises(ShoalError, match="cannot be imported by that name when the run is loaded"):
+        decide("CartPole-v1", **given).as_json()

@@ -245,7 +245,7 @@ def test_the_command_line_says_what_a_name_needs(capsys, monkeypatch):
         two(Params(end=0.3), limit_terminates=True),
     ],
 )
-@pytest.mark.rare("env0", "env2", "env1")
+@pytest.mark.slow
 def test_the_checker_finds_nothing(env):
     ignored = ["truncation"] if env.limit_terminates else []
     assert shoal.check(env, keys=4, steps=32, ignore=ignored) == []

@@ -195,9 +195,8 @@ def test_every_name_is_listed_and_is_made_or_refused():
             make(PREFIX + name)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Snake-v1", "Maze-v0", "Tetris-v0", "Cleaner-v0"])
-@pytest.mark.rare("Maze-v0", "Tetris-v0", "Cleaner-v0", "Snake-v1")
 def test_the_checker_finds_no_more_than_there_is(name):
     rules = [finding.rule for finding in shoal.check(make(PREFIX + name), keys=4, steps=32)]
     assert rules == (

@@ -75,12 +75,12 @@ def _numbers_of_choices(
     logits = getattr(inner, "probs", None) if logits is None else logits
     if isinstance(logits, tuple):
         return tuple(x.shape[-1] for x in logits)
-    size = getattr(logits, "shape", None)
-    if size == shape:
+    given = getattr(logits, "shape", None)
+    if given == shape:
         return (2,) * len(counts)  # a Bernoulli of each action
     # Several actions of one array have as many entries each, of which the illegal ones are masked.
-    is_told = size is not None and size[:-1] == shape and size[-1] != max(counts)
-    return (size[-1],) * len(counts) if is_told else counts  # type: ignore[index]
+    is_told = given is not None and given[:-1] == shape and given[-1] != max(counts)
+    return (given[-1],) * len(counts) if is_told else counts  # type: ignore[index]
 
 
 def check_value(method: Callable, output: Value, lead: tuple[int, ...]) -> None:

@@ -75,9 +75,8 @@ def test_training_and_evaluation_make_no_second_replay_of_each_member(mapped_by,
     assert temporary_bytes(programs.evaluate, population) < 0.1 * REPLAY
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("devices, replays", [(1, 1.1), (2, 3.3)])
-@pytest.mark.rare("1-1.1", "2-3.3")
 def test_an_exchange_copies_the_replay_of_a_parent_alone(devices, replays):
     population, programs = population_of("vmap", devices)
     population, _ = programs.train(population, jnp.int32(2), True)

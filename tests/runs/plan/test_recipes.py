@@ -236,7 +236,7 @@ def test_the_empty_room_is_that_of_xland_minigrid():
 
 @pytest.mark.quick("stoix_ff_ppo")
 @pytest.mark.parametrize("work", WORKS)
-@pytest.mark.rare("jaxdem", "xland_minigrid", "jaxagents_ippo")
+@pytest.mark.rare()
 def test_a_recipe_trains_by_one_command(work, tmp_path, monkeypatch, capsys):
     """And the run's own `config.json` has the recipe's values, but for what the flags change."""
     from shoal.cli import main

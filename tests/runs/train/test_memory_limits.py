@@ -66,11 +66,10 @@ def real_bytes(tree):
     )
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides", [{}, {"reset": "pool", "reset_pool": 6}, {"core": "gru", "core_size": 8}]
 )
-@pytest.mark.rare("overrides0", "overrides1", "overrides2")
 def test_the_bound_is_the_bytes_of_a_real_run_and_at_most_those_of_a_real_rollout(overrides):
     decided, settings, _ = placed(**overrides)
     arguments = jax.tree.map(jax.numpy.asarray, (decided.environment, decided.config))

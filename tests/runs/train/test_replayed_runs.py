@@ -63,7 +63,6 @@ MASK = jnp.asarray([[True, True], [True, False]])
 
 
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.rare("sac")
 @pytest.mark.slow
 def test_members_that_differ_in_numbers_are_one_program(tmp_path, name, capfd):
     fixed = {"autotune": False} if name == "sac" else {}
@@ -83,7 +82,6 @@ def test_a_population_exchanges_what_it_has_learned(tmp_path, name, tune):
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
-@pytest.mark.rare("td3")
 @pytest.mark.slow
 def test_groups_on_two_devices_learn_one_policy(tmp_path, name):
     """What one device learns of two groups, two devices learn within rounding."""
@@ -100,17 +98,7 @@ def test_groups_on_two_devices_learn_one_policy(tmp_path, name):
 @pytest.mark.parametrize(
     "name, environment", [("sac", Pair()), ("td3", Pair()), ("sac", TeamProbe(fill=7.5))]
 )
-@pytest.mark.rare(
-    "sac-environment0-shared",
-    "sac-environment0-agent",
-    "td3-environment1-shared",
-    "td3-environment1-agent",
-    "sac-environment2-shared",
-    "sac-environment2-agent",
-    "sac-environment2-role",
-    "td3-environment1-role",
-    "sac-environment0-role",
-)
+@pytest.mark.slow
 def test_agents_of_several_roles_learn(tmp_path, name, environment, parameters):
     """With parameters of their own or shared, though some have fewer numbers, or are absent now and then."""
     settings = TINY | {"seeds": 1, "parameters": parameters, "norm_obs": True}
