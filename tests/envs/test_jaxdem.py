@@ -205,6 +205,7 @@ def test_objects_are_taken_alone_or_with_settings(navigator):
         ({"low": (1.0, 2.0, 3.0)}, "low=(1.0, 2.0, 3.0), high=6.0 are no bounds of an action of 2"),
         ({"frictoin": 1.0}, "did you mean 'friction'"),
         ({"dim": 5}, "dim=5"),
+        ({"max_steps": -5}, "max_steps=-5 is not a whole number of 1 or more"),
     ],
 )
 def test_bad_parameters_are_sentences(navigator, parameters, sentence):

@@ -171,11 +171,11 @@ class JaxDEMSuite(Suite):
 
     def limit(self, world: Any, params: Mapping[str, Any] | None = None) -> int | None:
         """Return the time limit in steps: JaxDEM's flag is set in the first step of the physics beyond `max_steps`."""
-        env, limit = self.environment(world, params), world.env_params.get(LIMIT)
+        env, own = self.environment(world, params), world.env_params.get(LIMIT)
+        limit = check_count(type(world).__name__, LIMIT, None if own is None else int(own))
         if limit is None or env.ends_terminate:
             return None
-        steps = math.ceil((int(limit) + 1) / (1 + env.skip_frames))
-        return check_count(type(world).__name__, LIMIT, steps)
+        return min(LARGEST_INDEX, math.ceil((limit + 1) / (1 + env.skip_frames)))
 
     def with_settings(self, world: Any, settings: Mapping[str, object]) -> tuple[Environment, int | None]:
         """Make the environment of an object with settings, and its time limit."""
