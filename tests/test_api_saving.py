@@ -373,8 +373,8 @@ class Favouring(BanditConfig):
         inner = bandit(self, spec, axis)
 
         def init(key, num_envs):
-            learner = inner.init(key, num_envs)
-            return learner._replace(shared=Preferences(jnp.array([0.0, 50.0]), jnp.zeros(())))
+            shared = Preferences(jnp.array([0.0, 50.0]), jnp.zeros(()))
+            return inner.init(key, num_envs)._replace(shared=shared)
 
         def update(learner, trajectory, keys, clock):
             _, metrics, *_ = inner.update(learner, trajectory, keys, clock)
@@ -386,17 +386,15 @@ class Favouring(BanditConfig):
 
 @pytest.fixture(scope="module")
 def never_finite(tmp_path_factory):
-    environment = Broken()
     path = tmp_path_factory.mktemp("nan") / "run"
     with pytest.MonkeyPatch.context() as patch:  # as if the rewards were finite while it trains
         patch.setattr("shoal.engine.loop.has_fault", lambda found, axis=(): jnp.bool_(False))
-        run = train(environment=environment, algorithm=Favouring, run_dir=path, seed=5)
-    return run, environment
+        return train(environment=Broken(), algorithm=Favouring, run_dir=path, seed=5)
 
 
 @pytest.mark.full
 def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite):
-    run, *_ = never_finite
+    run = never_finite
     _, metadata = RunDirectory.open(run.path).load_policy("best")
     assert metadata["scores"] == ["nan", "nan"]
     assert metadata["updates"] == [2, 2]  # the last policy, and not one that was never trained
@@ -410,11 +408,10 @@ def test_a_run_whose_scores_were_never_finite_is_saved_and_says_so(never_finite)
 
 @pytest.mark.full
 def test_no_seed_of_it_is_the_best(never_finite):
-    run, environment = never_finite
     with pytest.raises(
         shoal.ShoalError,
         match=r"^no score of the run '.*' was ever finite, so that no seed is the best; name one: seed=5, 6\.$",
     ):
-        shoal.load(run.path, environment=environment)
-    policy = shoal.load(run.path, seed=6, environment=environment)
+        shoal.load(never_finite.path, environment=Broken())
+    policy = shoal.load(never_finite.path, seed=6, environment=Broken())
     np.testing.assert_array_equal(policy.parameters, [0.0, 50.0])

@@ -310,6 +310,13 @@ def test_the_memory_lasts_a_trial_or_an_episode_of_it(lasts):
     assert (log_prob[3, 0] == log_prob[3, 1]) == (lasts == "episode")
 
 
+def test_of_stacked_frames_the_newest_says_whether_an_episode_begins():
+    flags, first = jnp.array([[0, 1], [1, 0], [0, 0], [0, 0]]), jnp.arange(4) == 3  # flags are [N, frames]
+    timestep = TimeStep({EPISODE_ENDED: flags}, jnp.zeros(4), jnp.ones(4), first, first)
+    starts = memories.memory_starts(made(core="gru", memory_lasts="episode"), timestep)
+    np.testing.assert_array_equal(starts, [True, False, False, True])
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("lasts", ["trial", "run"])
 def test_the_memory_lasts_over_the_ends_of_episodes_or_not(lasts):

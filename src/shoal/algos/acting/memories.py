@@ -158,7 +158,8 @@ def memory_starts(config: WithMemory, timestep: TimeStep) -> Array:
         return jnp.zeros_like(timestep.first)
     if config.memory_lasts == "trial" or not (isinstance(observation, dict) and EPISODE_ENDED in observation):
         return timestep.first
-    return timestep.first | (observation[EPISODE_ENDED] == 1)
+    # Of stacked frames the last is this step's.
+    return timestep.first | (observation[EPISODE_ENDED].reshape(*timestep.first.shape, -1)[..., -1] == 1)
 
 
 def previous_actions(spec: EnvSpec, memory_action: PyTree, raw: Array) -> PyTree:
