@@ -205,7 +205,8 @@ def test_the_actors_statistics_stay_after_a_kl_stop():
         assert (stopped[name] == before[name]).all() == name.startswith("actor"), name
 
 
-@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.rare("ppo")
 @pytest.mark.parametrize("algorithm", CASES)
 def test_two_devices_are_one(algorithm):
     """Two groups of environments: the statistics of a minibatch are of both, weighted by the steps that count."""
@@ -287,22 +288,12 @@ def test_a_network_may_hold_its_streams_of_keys():
     assert not has_noise(stateful_networks.HeldKeys(SPEC, key=jax.random.key(0)))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_policy_acts_by_its_running_statistics(tmp_path):
     """A loaded policy is what NumPy makes of its file: no unit is dropped, and no batch is looked at."""
-    run = shoal.train(
-        "CartPole-v1",
-        network="stateful_networks:HeldKeys",
-        **{
-            "seeds": 2,
-            "num_envs": 4,
-            "num_steps": 32,
-            "total_steps": 1024,
-            "num_evals": 1,
-            "eval_episodes": 2,
-        },
-        **{"run_dir": tmp_path / "run", "progress": False, "devices": 1},
-    )
+    sizes = {"seeds": 2, "num_envs": 4, "num_steps": 32, "total_steps": 1024, "num_evals": 1, "devices": 1}
+    more = {"eval_episodes": 2, "run_dir": tmp_path / "run", "progress": False}
+    run = shoal.train("CartPole-v1", network="stateful_networks:HeldKeys", **sizes, **more)
     with safetensors.safe_open(run.path / "last.safetensors", "np") as file:
         names = list(file.keys())
         x = {name: file.get_tensor(name)[1] for name in names if name.startswith("policy/")}  # of seed 1

@@ -157,7 +157,8 @@ def test_a_fault_in_the_first_update_keeps_the_checkpoint_that_is_named(tmp_path
     [(0, "extras/doubt of environment 2"), (1, "learner/shared/baseline")],
     ids=["extras", "parameters"],
 )
-@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.rare("extras")
 def test_what_the_algorithm_breaks_is_named(part, name, tmp_path):
     path = tmp_path / "run"
     algorithm = BrokenBandit(breaks_in=40.0, part=float(part), where=2.0)

@@ -94,11 +94,17 @@ def test_groups_on_two_devices_learn_one_policy(tmp_path, name):
         np.testing.assert_allclose(x, both[1][leaf], rtol=1e-3, atol=1e-5, err_msg=leaf)
 
 
-@pytest.mark.parametrize("parameters", ["shared", "role", "agent"])
 @pytest.mark.parametrize(
-    "name, environment", [("sac", Pair()), ("td3", Pair()), ("sac", TeamProbe(fill=7.5))]
+    "parameters", ["role", *(pytest.param(x, marks=pytest.mark.slow) for x in ("shared", "agent"))]
 )
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, environment",
+    [
+        ("td3", Pair()),
+        *(pytest.param("sac", x, marks=pytest.mark.slow) for x in (Pair(), TeamProbe(fill=7.5))),
+    ],
+)
+@pytest.mark.full
 def test_agents_of_several_roles_learn(tmp_path, name, environment, parameters):
     """With parameters of their own or shared, though some have fewer numbers, or are absent now and then."""
     settings = TINY | {"seeds": 1, "parameters": parameters, "norm_obs": True}
