@@ -145,7 +145,7 @@ def test_the_numbers_of_a_curve_have_the_digits_of_its_interval(make, write_run)
         low, high = map(float, ends.strip("[]").split(", "))
         assert (text, ends) == (format_number(middle, (low, high)), format_interval((low, high)))
     (curve,) = json.loads(Page(make(write_run("two"))).texts["script"][0])["charts"][0]
-    assert curve["texts"] == ["0.000", "1.000", "2.000"] and curve["intervals"] == [""] * 3
+    assert curve["texts"] == ["0", "1.000", "2.000"] and curve["intervals"] == [""] * 3
 
 
 @pytest.mark.slow
