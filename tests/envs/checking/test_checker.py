@@ -286,11 +286,11 @@ class CounterThatShows(UnsignedClock):
 
     def reset(self, key):
         state, timestep = UnsignedClock.reset(self, key)
-        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"]))
+        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"] / 10))
 
     def step(self, state, action, key):
         state, timestep = UnsignedClock.step(self, state, action, key)
-        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"]))
+        return state, timestep._replace(observation=timestep.observation.at[1].set(state["clock"] / 10))
 
 
 @environment
@@ -454,7 +454,7 @@ def test_the_keys_of_every_environment_reach_what_is_drawn(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, value in vars(probes).items() if hasattr(value, "best_action")]
+    "name", [x for x, value in vars(probes).items() if hasattr(value, "best_action") and x != "Probe"]
 )
 @pytest.mark.slow
 def test_a_probe_is_found_only_to_be_as_simple_as_it_is_meant(name):

@@ -91,12 +91,11 @@ def _check_terminations(
     other = rollouts.block_after(rollouts.start, 0, rollouts.other_actions)
     if np.array_equal(other.timesteps.last, rollouts.first.timesteps.last):
         return
-    reward = rewards[last][np.argmax(beyond)]
     yield Finding(
         "termination",
         f"none of {len(lengths)} ends has discount 0, although the actions decide whether episodes end after "
-        f"{min(lengths)} or {max(lengths)} steps, and an end has reward {reward:.6g} where other steps have "
-        f"{low:.6g} to {high:.6g}; an end that depends on what happens is a termination (discount 0)",
+        f"{min(lengths)} or {max(lengths)} steps, and an end has reward {rewards[last][np.argmax(beyond)]:.6g} where "
+        f"other steps have {low:.6g} to {high:.6g}; an end that depends on what happens is a termination (discount 0)",
     )
 
 
@@ -150,7 +149,8 @@ def _before_first_end(env: Environment, start: Result, keys: StepKeys) -> tuple[
         (state, timestep), saved, found = carry
         step_key, _, action_key = keys
         action = sample_action(env, action_key, timestep.action_mask)
-        after = env.step(state, action, step_key)
+        # A copy, since some write into what they are given, which has been found by then.
+        after = env.step(jax.tree.map(lambda leaf: leaf, state), action, step_key)
         saved = where(found, saved, (state, action))
         after = where(found, (state, timestep), after)
         return (after, saved, found | after[1].last), None
@@ -199,11 +199,12 @@ def _check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Findin
     first = state, timestep.action_mask
     state, timestep = random_step(*first, *keys)
     # A reward may depend on the first action, so that states one step later are moved too; a start twice if it ended.
-    early = first, where(timestep.last, first, (state, timestep.action_mask))
+    second = where(timestep.last, first, (state, timestep.action_mask))
+    early = (0, *first), (1, *second)  # with the steps that a counter has made
 
     def step_at(counter: Counter, steps: int) -> TimeStep:
-        """Return the time-steps of one step from the early states, the counter moved forward, [2 N]."""
-        after = [random_step(counter.advance(state, steps), mask, *keys)[1] for state, mask in early]
+        """Return the time-steps of one step from the early states, all with a counter that began early, [2 N]."""
+        after = [random_step(counter.advance(x, max(0, steps - n)), mask, *keys)[1] for n, x, mask in early]
         return jax.tree.map(lambda *x: np.concatenate(x), *after)
 
     def limit_of(counter: Counter) -> int:

@@ -397,7 +397,7 @@ def test_the_state_of_a_swarm_is_two_sets_which_a_critic_reads_in_any_order():
     spec = EnvSpec(env.observation_space["global_state"], env.action_space)
     critic = Critic(spec, ActorCriticConfig(encoder="set"), key=jax.random.key(1))
     mirrored = jax.tree.map(lambda x: x[::-1], observation)
-    np.testing.assert_allclose(critic(mirrored), critic(observation), rtol=1e-5)
+    np.testing.assert_allclose(critic.value(mirrored), critic.value(observation), rtol=1e-5)
     require_contract(env)
 
 
