@@ -137,8 +137,9 @@ def test_the_checker_finds_nothing(family):
     name, parameters = WORLDS[family]
     # JaxMARL's MPE and Switch Riddle have no randomness in a step, and Coin Game's rewards are integers.
     rules = {finding.rule for finding in shoal.check(make(name, **parameters), keys=4, steps=32)}
-    # STORM begins its next inner game in the step that ends one, which docs/jaxmarl.md says, and uses keys twice.
-    assert rules <= ({"self-reset", "key-reused"} if family == "storm" else set())
+    # STORM begins its next inner game in the step that ends one, which docs/jaxmarl.md says, and uses keys twice, as
+    # FACMAC does for all prey and the world.
+    assert rules <= {"storm": {"self-reset", "key-reused"}, "facmac": {"key-reused"}}.get(family, set())
 
 
 @pytest.mark.full
