@@ -375,7 +375,7 @@ def test_the_import_leaves_the_standard_streams_alone(capsys):
 @pytest.mark.slow
 def test_the_devices_of_a_run_are_made_before_jaxmarl_is_imported():
     program = (
-        f"from shoal.runs.plan import decide; x = decide({SPREAD!r}, overrides={{'devices': 3}}); "
+        f"from shoal.runs.plan.decide import decide; x = decide({SPREAD!r}, overrides={{'devices': 3}}); "
         "import jax; assert len(jax.devices()) == 3, jax.devices(); assert x.environment_name in str(x.as_json())"
     )
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}

@@ -323,9 +323,9 @@ def _result_lines(summary: Mapping[str, Any]) -> list[str]:
     best, last = "not evaluated again (absolute_episodes=0)", "not evaluated (eval_every='never')"
     if absolute:
         episodes = f"   ({summary['evaluation']['episodes']} new episodes each)"
-        best = f"{_score_text(absolute)}{episodes}"
+        best = f"{_score_text(absolute, absolute['interval'])}{episodes}"
     if final:
-        last = _score_text({**final, "interval": None}, absolute and absolute["interval"])
+        last = _score_text(final, None, absolute and absolute["interval"])
     return [
         *_setting_lines(summary),
         f"  best policies   {best}",
@@ -338,15 +338,15 @@ def _result_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _score_text(score: Mapping[str, Any], like: Sequence[float] | None = None) -> str:
-    """Format a score, with its interval if it has one, and that of the worst seed.
+def _score_text(score: Mapping[str, Any], *intervals: Sequence[float] | None) -> str:
+    """Format a score, and that of the worst seed.
 
     Args:
-      like: the interval whose digits the numbers have, where the score has none itself.
+      intervals: the first is printed, unless it is None; the first that is not says how many digits numbers have.
     """
     values = np.array(score["returns" if "returns" in score else "values"], np.float64)  # None becomes NaN
-    iqm, worst = format_numbers([score["iqm"], values.min()], score["interval"] or like)
-    return "  ".join(filter(None, [f"IQM {iqm}", format_interval(score["interval"]), f"worst seed {worst}"]))
+    iqm, worst = format_numbers([score["iqm"], values.min()], next(filter(None, intervals), None))
+    return "  ".join(filter(None, [f"IQM {iqm}", format_interval(intervals[0]), f"worst seed {worst}"]))
 
 
 def _failed_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -401,13 +401,13 @@ def _unfinished_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _score_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line about the score by which the best policies were chosen; none where that is the mean return."""
-    score = summary.get("score")
-    if not score:
+    if not (score := summary.get("score")):
         return []
     if "absolute" not in score:
         return [f"  the score {score['name']} chose the best policies"]
-    best, last = score["absolute"], format_number(score["final"]["iqm"], score["absolute"]["interval"])
-    return [f"  the score {score['name']} chose the best policies: {_score_text(best)}; last policies {last}"]
+    interval = score["absolute"]["interval"]
+    best, last = _score_text(score["absolute"], interval), format_number(score["final"]["iqm"], interval)
+    return [f"  the score {score['name']} chose the best policies: {best}; last policies {last}"]
 
 
 def _best_lines(summary: Mapping[str, Any]) -> list[str]:
