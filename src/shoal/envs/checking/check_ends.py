@@ -203,7 +203,7 @@ def _check_clocks(rollouts: Rollouts, lengths: Sequence[int]) -> Iterator[Findin
     early = (0, *first), (1, *second)  # with the steps that a counter has made
 
     def step_at(counter: Counter, steps: int) -> TimeStep:
-        """Return the time-steps of one step from the early states, all with a counter that began early, [2 N]."""
+        """Return one step from each early state, with the counter that many steps after the start, [2 N]."""
         after = [random_step(counter.advance(x, max(0, steps - n)), mask, *keys)[1] for n, x, mask in early]
         return jax.tree.map(lambda *x: np.concatenate(x), *after)
 

@@ -150,7 +150,7 @@ def differs(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 2, 3])
 def test_outside_the_grid_is_nothing_whatever_stands_at_its_edge(our_step, seed):
     """Open borders, agents and things on them and in corners, rules and goals of every kind, cells outside."""
     states, action, tasks = random_states(seed, num_rules=3, opened=0.6, margin=0, outermost=12)
@@ -160,7 +160,7 @@ def test_outside_the_grid_is_nothing_whatever_stands_at_its_edge(our_step, seed)
     )
     assert not differing(ours, theirs)
     won = np.bincount(tasks.goal[theirs.terminated, 0], minlength=len(GoalKind))
-    assert won[0] == 0 and won[1:].all(), dict(zip(GoalKind, won, strict=True))
+    assert won[0] == 0 and (won[1:] >= 2).all(), dict(zip(GoalKind, won, strict=True))
     plain = original_seen(the_original(states, action))
     assert differs(ours, plain).sum() > 30  # so these states are about the edge
 
